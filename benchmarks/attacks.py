@@ -30,9 +30,8 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.gate import ValidationSet
+from fedran.federation.server.gate import ValidationSet, gains_without
 from fedran.federation.server.head import update_head
-from fedran.federation.server.influence import measure_influence
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from fedran.wire.codec import decode, encode
@@ -279,8 +278,9 @@ def defended(world: World, attack: Attack, folder: Path, rows: ValidationSet | N
         head = decode(path.read_bytes(), fedran.Head) if path.is_file() else None
         named = ""
         if rows is not None:
-            first = measure_influence(store, rows).lines[0]
-            named = f"{first.client} {first.gain:+.1f}"
+            gains = gains_without(store, rows)
+            worst = max(gains, key=lambda client: gains[client])
+            named = f"{worst} {gains[worst]:+.1f}"
     return Outcome(world.accuracy(head), decisions, forgotten, named)
 
 
@@ -352,8 +352,8 @@ def main() -> None:
         "gate stops a new head that costs more than its margin of 2 points, also if two of five "
         "sites lie. Without validation rows nothing stops these. Smaller losses pass, and add up "
         "over the tasks, as the lines of flips with rows x3 and of growing flips show. "
-        "`fedran federation influence` names their site if the validation rows show it; 250 rows "
-        "resolve about one point.",
+        "`fedran federation status --influence` names their site if the validation rows show it; "
+        "250 rows resolve about one point.",
     ]
     (ROOT / "results" / "attacks.md").write_text("\n".join(lines) + "\n")
 

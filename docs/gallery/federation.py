@@ -77,11 +77,10 @@ shell(
 # %% [markdown]
 # ## Who contributes what?
 #
-# `influence` shows the accuracy without each site. `status` shows tasks, sites
-# and bytes. With `--web` it is a page in the browser.
+# `status` shows tasks, sites and bytes. With `--web` it is a page in the
+# browser. `--influence` adds what each site does to the accuracy.
 
 # %%
-shell("fedran federation influence trial")
 shell("fedran federation status trial")
 
 # %% [markdown]

@@ -124,7 +124,7 @@ plt.show()
 # send it again:
 #
 # ```console
-# $ fedran federation influence hospital          # accuracy without each site
+# $ fedran federation status hospital --influence  # accuracy without each site
 # $ fedran federation forget hospital site-3
 # ```
 #

@@ -1,5 +1,6 @@
 """``fedran federation``: its output, and an error of one line for every wrong use."""
 
+import json
 import os
 import re
 import socket
@@ -192,33 +193,31 @@ def test_missing_arguments_are_errors_of_one_line(call):
     refused(call("nonsense"), "No such command 'nonsense'")
 
 
-def test_a_roster_is_compared_at_the_server_and_pinned_at_the_site(call, tmp_path):
-    code, out, err = call("init", "s", "--privacy", "secure")
-    assert (code, err) == (0, "")
-    code, out, _ = call("roster", "s")
-    assert code == 0
-    *lines, last = out.splitlines()
-    assert [line.split()[0] for line in lines] == ["site-1", "site-2", "site-3"]
-    fingerprint = last.removeprefix("fingerprint ")
-    code, out, _ = call("roster", "s/sites/site-2")
-    assert (code, out.splitlines()[-1]) == (0, "this site has pinned it")
+def test_a_roster_is_compared_at_the_server_and_pinned_at_the_site(call):
+    assert call("init", "s", "--privacy", "secure")[0] == 0
+    code, out, _ = call("status", "s", "--json")
+    status = json.loads(out)
+    assert (code, len(status["roster"].split())) == (0, 10)
+    assert all(site["key"] for site in status["sites"])
+    assert (
+        f"has pinned the roster of 3 sites, fingerprint {status['roster']}"
+        in call("check", "s/sites/site-2")[1]
+    )
     place = ("--federation", "s", "--client", "site-4", "--server", "127.0.0.1:9443")
     ca = ("--ca", "s/server/tls/ca.crt")
     assert call("join", "new", *place, *ca, "--privacy", "secure")[0] == 0
     code, out, _ = call("add", "s", "new/enrolment.toml")
     assert code == 0
     new = re.search("^roster (.*)$", out, re.M)[1]
-    assert new != fingerprint
-    code, out, _ = call("roster", "s/sites/site-2", "--file", "s/server/roster.toml")
-    assert code == 1
-    assert re.search("^site-4 .* NEW$", out, re.M)
-    assert "site-2 --file s/server/roster.toml --trust" in out
-    assert "NOT pinned" in out
-    file = ("--file", "s/server/roster.toml")
-    refused(call("roster", "s/sites/site-2", *file, "--trust", fingerprint), "fingerprint", new)
-    code, out, _ = call("roster", "s/sites/site-2", *file, "--trust", new)
-    assert (code, out.splitlines()[-1]) == (0, "this site has pinned it")
-    refused(call("repeat", "s/sites/site-2", "task-1"), "no secure sum of this task")
+    assert new != status["roster"]
+    file = ("--roster", "s/server/roster.toml")
+    code, out, _ = call("check", "s/sites/site-2", *file)
+    assert (code, "NOT pinned" in out, "site-4 NEW" in out) == (1, True, True)
+    old = ("--trust", status["roster"])
+    refused(call("check", "s/sites/site-2", *file, *old), "fingerprint", new)
+    code, out, _ = call("check", "s/sites/site-2", *file, "--trust", new)
+    assert (code, out) == (0, f"this site has pinned the roster {new}\n")
+    assert "site-4" in call("status", "s/sites/site-2")[1]
     refused(call("init", "x", "--privacy", "secure", "--in-features", "6"), "`classes`")
 
 

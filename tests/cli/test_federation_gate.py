@@ -1,4 +1,6 @@
-"""``fedran federation influence``, ``rollback --release`` and ``accept --reject``."""
+"""``fedran federation status --influence``, ``rollback --release`` and ``accept --reject``."""
+
+import json
 
 import numpy as np
 import pytest
@@ -27,22 +29,19 @@ def server(tmp_path):
     return tmp_path
 
 
-def test_influence_prints_a_table_with_the_liar_first(server, cli):
-    code, out, err = cli("federation", "influence", str(server))
-    assert code == 0
-    assert "replay without site-5" in err
-    lines = out.splitlines()
-    assert lines[0].split() == ["without", "task", "rows", "accuracy", "gain", "by", "replay"]
-    assert lines[1].split()[:2] == ["site-5", "all"]
-    assert len(lines) == 7
-    code, out, _ = cli("federation", "influence", str(server), "--uploads", "--replay")
-    assert (code, out.splitlines()[1].split()[:2]) == (0, ["site-5", "june"])
+def test_influence_names_the_liar_in_the_status(server, cli):
+    code, out, err = cli("federation", "status", str(server), "--influence", "--json")
+    assert (code, "one solve per site" in err) == (0, True)
+    gains = {site["client"]: site["gain"] for site in json.loads(out)["sites"]}
+    assert max(gains, key=gains.get) == "site-5"
+    code, out, _ = cli("federation", "status", str(server), "--influence")
+    assert (code, f"{gains['site-5']:+.1f}" in out) == (0, True)
 
 
 def test_influence_needs_validation_rows(server, cli):
     path = server / "server.toml"
     path.write_text(path.read_text().replace('validation = "v.npz"', ""))
-    code, out, err = cli("federation", "influence", str(server))
+    code, out, err = cli("federation", "status", str(server), "--influence")
     assert (code, out) == (2, "")
     assert "name a file with `validation`" in err
 

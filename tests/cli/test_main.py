@@ -20,7 +20,7 @@ from fedran.cli.main import COMMANDS, load_command
         (["plan", "--out-features", "8", "--classes", "2", "--budget", "x"], "such as 2000000"),
         (["nonsense"], "No such command"),
         (["inspct", "x"], "did you mean 'inspect'"),
-        (["doctor", "x"], "No such command 'doctor' (did you mean 'federation doctor'?)"),
+        (["revise", "x"], "No such command 'revise' (did you mean 'federation revise'?)"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(cli, arguments, words):

@@ -21,10 +21,10 @@ from fedran.federation.server.ledger import over_budget, spent
 from fedran.federation.server.schema import Charge
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site import secure
-from fedran.federation.site.report import read_site
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.status.reader import Reader
-from fedran.federation.status.terminal import print_site, print_status
+from fedran.federation.status.site import read_site
+from fedran.federation.status.terminal import print_status
 from fedran.federation.status.web import render_sections
 from helpers.secure_federation import CLASSES, D, PrivateFederation, SecureFederation, rows
 
@@ -298,9 +298,8 @@ def test_a_site_adds_up_what_its_rows_spend_and_refuses_more_than_its_own_limit(
     for name in trial.names:
         trial.set_site(name, max_epsilon=1000.0, max_total_epsilon=math.ceil(both))
     assert trial.run("june", epsilon=500.0) == "complete"
-    console = Console(file=io.StringIO(), width=200)
-    print_site(read_site(SitePaths(trial.folder / "sites" / "site-1")), console)
-    assert f"has spent epsilon {both:.3g}, by this site's own record" in console.file.getvalue()
+    found = read_site(SitePaths(trial.folder / "sites" / "site-1"))
+    assert f"has spent epsilon {both:.3g}, by this site's own record" in found.budget
 
 
 def test_two_sums_of_a_task_count_together_for_the_limit_of_its_rows(trial):

@@ -15,7 +15,6 @@ from fedran.federation.server import secure_round
 from fedran.federation.server.ledger import Ledger
 from fedran.federation.server.schema import Tombstone
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.status.reader import Reader
 from helpers.charged_sums import (
     EPSILON,
     TWICE,
@@ -96,8 +95,6 @@ def test_a_member_that_left_blocks_a_charged_sum_until_the_owner_pays(
         federation.files(name).allow_repeat("may")
     assert run(federation, names=left) == "short"
     assert "exactly these sites (site-5 cannot take part)" in caplog.text
-    (waiting,) = Reader(federation.server).read().sums
-    assert waiting.text == "a charged sum of 5 sites is repeated; it waits for site-5"
     recharge(ServerPaths(federation.server), "may", agreed=True)
     assert run(federation, names=left) == "complete"
     assert [members for _, members in cohorts(federation)] == [left]
@@ -192,8 +189,6 @@ def test_a_site_that_lost_an_attempt_which_needs_it_does_not_block_the_task_with
     files.path("may", "state").write_bytes(b"damaged")
     files.allow_repeat("may")
     assert run(federation) == "short"
-    (waiting,) = Reader(federation.server).read().sums
-    assert waiting.text == "a charged sum of 3 sites is repeated; it waits for site-3"
     recharge(ServerPaths(federation.server), "may", agreed=True)
     for name in ("site-1", "site-2"):
         federation.files(name).allow_repeat("may")

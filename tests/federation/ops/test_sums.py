@@ -5,14 +5,14 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedran.core.errors import Refused
-from fedran.federation.ops.enrolment import Enrolment, add_edge_member
 from fedran.federation.ops.scaffold import (
     DeclaredFeatures,
     make_federation,
     make_site,
 )
-from fedran.federation.ops.sums import repeat_sum, show_roster, trust_roster
+from fedran.federation.ops.sums import repeat_sum, trust_roster
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import SitePaths
 
@@ -32,31 +32,29 @@ def test_a_new_federation_on_one_machine_has_pinned_rosters(made):
         ["cat", "dog"],
         3,
     )
-    shown = [show_roster(made), *(show_roster(made / "sites" / f"site-{i}") for i in (1, 2, 3))]
-    assert len({roster.fingerprint for roster in shown}) == 1
-    assert [roster.pinned for roster in shown] == [None, True, True, True]
+    clients = Roster.load(made / "server" / "roster.toml").clients
+    sites = [SitePaths(made / "sites" / f"site-{i}") for i in (1, 2, 3)]
+    assert [PinnedRoster(site.state).clients for site in sites] == [clients] * 3
 
 
-def test_a_changed_roster_is_pinned_only_with_its_fingerprint(made, tmp_path):
-    site, file = made / "sites" / "site-1", tmp_path / "roster.toml"
-    before = show_roster(site)
-    other = {**before.clients, "site-9": before.clients["site-2"]}
+def test_a_roster_is_pinned_only_with_its_fingerprint_and_with_this_site(made, tmp_path):
+    site, file = SitePaths(made / "sites" / "site-1"), tmp_path / "roster.toml"
+    before = PinnedRoster(site.state).clients
+    other = {**before, "site-9": before["site-2"]}
     Roster(other).save(file)
-    found = show_roster(site, file)
-    assert (found.pinned, found.marks) == (False, {"site-9": "NEW"})
     with pytest.raises(Refused, match="fingerprint"):
-        trust_roster(site, before.fingerprint, file)
-    assert show_roster(site).pinned
-    typed = found.fingerprint.replace(" ", "").upper()
-    assert trust_roster(site, typed, file).pinned
-    assert not show_roster(site, made / "server" / "roster.toml").pinned
-    Roster({"site-9": before.clients["site-2"]}).save(file)
+        trust_roster(site, roster_fingerprint(before), file)
+    assert PinnedRoster(site.state).clients == before
+    trust_roster(site, roster_fingerprint(other).replace(" ", "").upper(), file)
+    assert PinnedRoster(site.state).clients == other
+    alone = {"site-9": before["site-2"]}
+    Roster(alone).save(file)
     with pytest.raises(Refused, match="one that lists this site"):
-        trust_roster(site, show_roster(site, file).fingerprint, file)
+        trust_roster(site, roster_fingerprint(alone), file)
 
 
 def test_a_new_site_has_no_roster_until_it_is_shown_one(made, tmp_path):
-    enrolment = make_site(
+    make_site(
         tmp_path / "new",
         federation="trial",
         client="site-4",
@@ -64,13 +62,8 @@ def test_a_new_site_has_no_roster_until_it_is_shown_one(made, tmp_path):
         ca=made / "server" / "tls" / "ca.crt",
         privacy="secure",
     )
-    with pytest.raises(FileNotFoundError, match="--file"):
-        show_roster(tmp_path / "new")
-    with pytest.raises(ValueError, match="the folder of a site"):
-        trust_roster(made, show_roster(made).fingerprint)
-    with pytest.raises(Refused, match="privacy"):
-        add_edge_member(ServerPaths(made / "server"), enrolment, "site-1")
-    assert isinstance(enrolment, Enrolment)
+    with pytest.raises(FileNotFoundError, match="--roster"):
+        trust_roster(SitePaths(tmp_path / "new"), "x")
 
 
 def test_only_a_task_with_a_sum_can_be_repeated(made):

@@ -19,12 +19,12 @@ from fedran.federation.protocol.messages import MAX_COLUMN_NAMES, Offer, open_en
 from fedran.federation.secure.contribution import Content
 from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.site.check import check_task
 from fedran.federation.site.secure import make_contribution
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.source import FunctionSource
 from fedran.federation.site.upload import Site
 from fedran.federation.site.validation import SiteRows
+from fedran.federation.status.check import check_rows
 from helpers.made_site import OFFER, rows
 
 NAMES = ("age", "dose", "pulse", "weight", "height", "rate")
@@ -90,8 +90,8 @@ def test_a_missing_or_unknown_column_is_refused_by_name_everywhere(make):
     words = "expected the 6 columns of the federation, got no 'dose' and the unknown 'Dose'"
     with pytest.raises(Refused, match=words):
         site.prepare(LISTED)
-    (finding,) = check_task(paths, "may", LISTED)
-    assert (finding.level, words in finding.text) == ("error", True)
+    (finding,) = check_rows(paths, "may", LISTED)
+    assert (finding.level, words in finding.text) == ("problem", True)
     assert site.outbox.pending() == []
 
 
@@ -126,28 +126,26 @@ def test_validation_rows_are_put_in_the_same_order(make):
 
 def test_check_says_what_the_order_is_compared_with(make):
     _, paths = make(table())
-    text = " ".join(f.text for f in check_task(paths, "may", OFFER))
-    assert "features in the file's order, from 'age' to 'rate'. It must be the same at all" in text
-    text = " ".join(f.text for f in check_task(paths, "may", LISTED))
-    assert "The columns are put in the order that the server lists." in text
+    text = " ".join(f.text for f in check_rows(paths, "may", OFFER))
+    assert "features in the file's order, from 'age' to 'rate'" in text
+    text = " ".join(f.text for f in check_rows(paths, "may", LISTED))
+    assert "put in the order that the server lists" in text
     X, y = rows()
     np.savez(paths.folder / "data" / "june.npz", features=X, labels=y)
-    text = " ".join(f.text for f in check_task(paths, "june", LISTED))
-    assert "have no names. They must be in the order that the server lists, from 'age'" in text
+    text = " ".join(f.text for f in check_rows(paths, "june", LISTED))
+    assert "have no names, and must be in the server's order, 'age' to 'rate'" in text
 
 
 def test_unscaled_columns_are_named_with_and_without_an_offer(make, caplog):
     frame = table()
     frame["weight"] *= 1e6
     site, paths = make(frame)
-    words = "1 of 6 columns ('weight') has 100 % of the rows' energy and hides the others; scale"
+    words = "1 of 6 columns ('weight') has 100 % of the rows' energy and hides the others"
     for offer in (None, OFFER):
-        (found,) = (f for f in check_task(paths, "may", offer) if f.level == "warning")
+        (found,) = (f for f in check_rows(paths, "may", offer) if f.level == "warning")
         assert found.text.startswith(words)
     site.prepare(OFFER)
     assert words in caplog.text
-    text = " ".join(f.text for f in check_task(paths, "may", None))
-    assert "no offer of a server yet" in text
 
 
 def test_the_list_travels_with_the_offer_and_is_part_of_the_fingerprint():

@@ -20,8 +20,7 @@ from fedran.federation.ops.scaffold import make_site
 from fedran.federation.protocol.executor import CLAIM, end_with
 from fedran.federation.site import executor
 from fedran.federation.site.executor import note_alarm
-from fedran.federation.site.report import ALARMS
-from fedran.federation.site.settings import SitePaths
+from fedran.federation.site.settings import ALARMS, SitePaths
 
 OURS = flower.APP_TEXT.encode()
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries

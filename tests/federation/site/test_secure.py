@@ -19,11 +19,11 @@ from fedran.federation.server import secure_round
 from fedran.federation.server.cohorts import make_attempt, make_content
 from fedran.federation.site.app import LocalSite
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.report import read_site
 from fedran.federation.site.secure import CANNOT_ADD, MAX_CONTENTS, NoContribution, Participant
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.upload import Site
-from fedran.federation.status.terminal import print_site
+from fedran.federation.status.site import read_site
+from fedran.federation.status.terminal import print_status
 from helpers.secure_federation import (
     CLASSES,
     D,
@@ -81,14 +81,14 @@ def test_rows_that_do_not_fit_are_refused_with_one_sentence_until_the_operator_a
             advertise(three, number, max_rows=max_rows)
         assert str(told.value) == CANNOT_ADD
         assert not any(c.isdigit() for c in CANNOT_ADD)
-    (found,) = read_site(SitePaths(three.folder / "sites" / "site-1")).sums
+    (found,) = read_site(SitePaths(three.folder / "sites" / "site-1")).uploads
     reason = {
         "count": "got 60",
         "label": "got 9; the server asked",
         "nan": "NaN",
         "time": "600 seconds",
     }[what]
-    assert (found.code, reason in found.reason, reason in caplog.text) == ("refused", True, True)
+    assert (found.state, reason in found.reason, reason in caplog.text) == ("refused", True, True)
     monkeypatch.undo()
     three.put("site-1", "may", *rows(0))
     assert three.files("site-1").retry("may") == ()
@@ -101,12 +101,11 @@ def test_a_refused_task_is_in_the_status_of_the_site_and_concerns_no_other_task(
         advertise(three, max_rows=50)
     advertise(three, task="june", max_rows=50)
     console = Console(file=io.StringIO(), width=300)
-    print_site(read_site(SitePaths(three.folder / "sites" / "site-1")), console)
-    text = console.file.getvalue()
-    assert "may: this site refuses, and tells the server no reason: task may: labels" in text
+    print_status(read_site(SitePaths(three.folder / "sites" / "site-1")), console)
+    text = " ".join(console.file.getvalue().split())
+    assert "may: refused this site refuses, and tells the server no reason: task may" in text
     assert "got 9; the server asked with" in text
-    assert f"\n    fedran federation repeat {three.folder}/sites/site-1 may\n" in text
-    assert "june: secure sum, attempt 1" in text
+    assert "june: pending attempt 1" in text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.cli.federation.watch import metrics as command
 from fedran.federation.status.metrics import render_metrics
 from fedran.federation.status.model import TaskStatus
 from fedran.federation.status.reader import Reader
@@ -39,15 +38,3 @@ def test_what_is_unknown_is_left_out_and_values_are_escaped(open_task):
     body = render_metrics(type(status)(**{**vars(status), "nodes": None, "tasks": [odd]})).decode()
     assert "\nfedran_nodes " not in body
     assert r'state="a\"b\\c\nd"' in body
-
-
-def test_metrics_are_printed_or_written_without_a_page(open_task, tmp_path, capsys):
-    command(open_task.folder)
-    printed = capsys.readouterr().out
-    assert "\nfedran_open_tasks 1\n" in printed
-    assert printed.endswith("\n")
-    path = tmp_path / "fedran.prom"
-    command(open_task.folder, path)
-    assert path.read_text().splitlines()[0] == printed.splitlines()[0]
-    assert path.stat().st_mode & 0o777 == 0o644
-    assert capsys.readouterr().out == ""

@@ -38,8 +38,8 @@ def site(status, client):
 def test_the_status_of_a_server_that_never_ran(recorded):
     for folder in (recorded.folder, recorded.server):
         status = Reader(folder).read()
-        assert (status.server, status.records) == ("not running", 0)
-        assert (status.head, status.tasks, status.transport) == (None, [], None)
+        assert (status.running, status.records) == (False, 0)
+        assert (status.head, status.tasks, status.transport) == (None, [], 0)
         assert [(s.client, s.connected) for s in status.sites] == [
             ("site-1", None),
             ("site-2", None),
@@ -61,7 +61,7 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
     assert (task.missing, task.declined, task.asked) == ([], {"site-3": "no rows yet"}, 3)
     assert task.failed == []
     assert (task.uploads, task.refused, task.rows, task.payload) == (1, 1, 7, 200)
-    assert (task.transport, task.accuracy, task.min_clients) == (None, None, 2)
+    assert (task.received + task.sent, task.accuracy, task.min_clients) == (0, None, 2)
     assert 50 < task.ends - time.time() <= 60
     recorded.upload("site-1", "may", "refused", reason="other rows", bytes=1)
     recorded.task("may", "quorum", missing=["site-3"], min_clients=1)
@@ -74,7 +74,7 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
     (task,) = status.tasks
     assert (task.state, task.accuracy, task.missing) == ("quorum", 0.5, [])
     assert task.answered == {"site-1": "accepted", "site-2": "refused"}
-    assert (task.transport, task.transport_in, task.transport_out) == (41, 30, 11)
+    assert (task.received, task.sent) == (30, 11)
     assert (status.transport, status.payload) == (81, 201)
     assert (status.open_tasks, status.head.classes, status.head.accuracy) == ([], 1, 0.5)
 
@@ -157,7 +157,7 @@ def test_a_site_is_connected_disconnected_or_unknown(recorded):
     with recorded.server_running():
         recorded.flower(nodes, at=now - 70)
         status = read(recorded)
-        assert (status.server, status.nodes) == ("running", 1)
+        assert (status.running, status.nodes) == (True, 1)
         assert [s.connected for s in status.sites] == [True, False, False]
         assert [s.last_seen for s in status.sites] == [now - 70, 1777629600.0, None]
         recorded.database.set_seen("site-2")  # it has answered since then
@@ -169,7 +169,7 @@ def test_a_site_is_connected_disconnected_or_unknown(recorded):
         assert {s.connected for s in read(recorded).sites} == {None}
     recorded.flower(nodes)
     status = read(recorded)
-    assert (status.server, status.nodes) == ("not running", None)
+    assert (status.running, status.nodes) == (False, None)
     assert {s.connected for s in status.sites} == {None}
 
 
@@ -179,7 +179,7 @@ def test_events_of_other_kinds_do_not_stop_the_reader(recorded):
     (recorded.server / "roster.toml").write_text("nonsense")
     status = read(recorded)
     json.dumps(asdict(status), allow_nan=False)
-    assert any("roster cannot be read" in n for n in status.notes)
+    assert any("roster cannot be read" in n.text for n in status.findings)
     assert status.tasks == []
 
 
@@ -187,7 +187,7 @@ def test_with_an_unreadable_roster_nobody_is_said_to_be_removed(recorded):
     recorded.upload("site-1", "may")
     (recorded.server / "roster.toml").write_text("nonsense")
     status = read(recorded)
-    assert any("roster cannot be read" in note for note in status.notes)
+    assert any("roster cannot be read" in note.text for note in status.findings)
     assert [(site.client, site.in_roster) for site in status.sites] == [("site-1", True)]
 
 
@@ -206,14 +206,15 @@ def test_identical_refusals_are_counted_and_not_repeated(recorded):
 def test_the_owner_sees_which_messages_equal_one_another(recorded):
     store = recorded.store()
     store.receive(recorded.sites.envelope("site-1", "may", upload(1)))
-    assert read(recorded).notes == []
+    assert read(recorded).findings == []
     with pytest.warns(UserWarning, match="equals that of site-1"):
         store.receive(recorded.sites.envelope("site-2", "may", upload(1)))
     told = (
         "Messages that equal an earlier one, whose rows count twice: "
         "site-2, may (as site-1, may); `fedran federation forget` removes one."
     )
-    assert read(recorded).notes == store.database.equal_uploads() == [told]
+    found = [finding.text for finding in read(recorded).findings]
+    assert found == store.database.equal_uploads() == [told]
 
 
 def test_reading_a_running_server_changes_no_file(recorded):
@@ -232,13 +233,13 @@ def test_reading_a_running_server_changes_no_file(recorded):
         status = read(recorded)
     assert files().keys() == before.keys()
     assert files()[recorded.state / "store.db"] == before[recorded.state / "store.db"]
-    assert (status.records, status.notes) == (1, [])
+    assert (status.records, status.findings) == (1, [])
     assert status.epoch == store.database.fact("epoch")
     assert status.disk_bytes > sum(len(b) for p, b in before.items() if recorded.state in p.parents)
     assert sum(n for _, n in site(status, "site-1").classes) == 20
     assert site(status, "site-3").last_seen is None
     (waiting,) = status.quarantine
-    assert waiting.command == f"fedran federation accept {recorded.folder} site-2 may"
+    assert waiting.commands[0] == f"fedran federation accept {recorded.folder} site-2 may"
     assert "times the other sites' median" in waiting.reason
     arrived = read(recorded).payload
     store.accept("site-2", "may")
@@ -247,7 +248,7 @@ def test_reading_a_running_server_changes_no_file(recorded):
     store.close()
 
 
-def test_a_damaged_database_is_reported_in_the_notes(recorded):
+def test_a_damaged_database_is_a_problem(recorded):
     store = recorded.store()
     store.receive(recorded.sites.envelope("site-1", "may"))
     store.close()
@@ -255,7 +256,7 @@ def test_a_damaged_database_is_reported_in_the_notes(recorded):
     (recorded.state / "store.db").write_bytes(b"something else" * 100)
     status = read(recorded)
     assert status.records is None
-    assert status.notes[0].startswith("The database cannot be read: ")
+    assert status.findings[0].text.startswith("The database cannot be read: ")
 
 
 def test_a_status_of_many_uploads_is_read_in_time(recorded):
@@ -282,7 +283,7 @@ def test_the_expiry_of_the_certificate_is_part_of_the_status(open_task, monkeypa
     keys.make_certificates(folder)
     status = Reader(open_task.folder).read()
     assert 19 < (status.certificate_expires - status.at) / 86400 <= 20
-    assert any("certificate expires in 20 days" in note for note in status.notes)
+    assert any("certificate expires in 20 days" in note.text for note in status.findings)
     console = Console(width=100, record=True, file=io.StringIO())
     print_status(status, console)
     assert "certificate expires in 19 d" in console.export_text()
@@ -291,14 +292,14 @@ def test_the_expiry_of_the_certificate_is_part_of_the_status(open_task, monkeypa
 def test_a_run_with_a_foreign_app_is_in_the_status(open_task):
     record = {"at": time.time(), "nodes": [], "foreign_runs": ["77"]}
     open_task.database.set_fact("flower", json.dumps(record))
-    notes = Reader(open_task.folder).read().notes
-    assert any(note.startswith("ALARM: run 77 has an app that is not fedran's") for note in notes)
+    (finding,) = Reader(open_task.folder).read().findings
+    assert (finding.level, "run 77" in finding.text) == ("problem", True)
 
 
 def test_refused_requests_to_the_owners_interface_are_in_the_status(open_task):
     runtime = ServerPaths(open_task.server).runtime
     runtime.mkdir(parents=True)
     (runtime / REFUSED_REQUESTS).write_text(json.dumps({"at": time.time(), "times": 3}))
-    (note,) = Reader(open_task.folder).read().notes
-    assert note.startswith("ALARM: the SuperLink refused requests")
-    assert "at least 3 since its start and the last 0 s ago" in note
+    (note,) = Reader(open_task.folder).read().findings
+    assert note.text.startswith("ALARM: the SuperLink refused requests")
+    assert "at least 3 since its start and the last 0 s ago" in note.text

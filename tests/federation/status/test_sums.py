@@ -10,12 +10,12 @@ pytest.importorskip("flwr")
 from rich.console import Console
 
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.site.report import read_site
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.status.format import format_uploads
 from fedran.federation.status.model import SumStatus
 from fedran.federation.status.reader import Reader
-from fedran.federation.status.terminal import print_site, print_status
+from fedran.federation.status.site import read_site
+from fedran.federation.status.terminal import print_status
 from fedran.federation.status.web import render_sections
 from helpers.secure_federation import SecureFederation, rows
 
@@ -40,7 +40,7 @@ def late(tmp_path, monkeypatch):
 def test_the_server_shows_cohorts_and_who_waits(late):
     status = Reader(late.server).read()
     (cohort,), (waiting,) = status.cohorts, status.sums
-    assert (cohort.task, cohort.cohort, cohort.members) == ("may", "cohort-1", late.names[:3])
+    assert (cohort.task, cohort.client, cohort.members) == ("may", "cohort-1", late.names[:3])
     assert (waiting.task, waiting.stage, waiting.answered) == ("may", "advertise", late.names[3:])
     (task,) = status.tasks
     assert (task.uploads, sorted(task.answered), task.missing) == (3, late.names[:3], [])
@@ -94,18 +94,19 @@ def test_after_a_sum_is_forgotten_its_members_are_missing(late):
 def test_a_site_shows_its_sums_and_a_roster_that_has_changed(late):
     paths = SitePaths(late.folder / "sites" / "site-1")
     report = read_site(paths)
-    ((task, code, members),) = [(s.task, s.code, s.members) for s in report.sums]
-    assert (task, code, members) == ("may", "accepted", late.names[:3])
-    assert not report.roster_changed
-    shown = printed(print_site, report)
+    ((task, state, members),) = [(s.task, s.state, s.members) for s in report.uploads]
+    assert (task, state, members) == ("may", "accepted", late.names[:3])
+    assert [site.mark for site in report.sites] == [""] * 5
+    shown = printed(print_status, report)
     assert f"roster {report.roster}" in shown
-    assert "may: secure sum, attempt 1, accepted, answered up to reveal" in shown
+    assert all(site.key in shown for site in report.sites)
+    assert "may: accepted attempt 1, answered up to reveal" in shown
     late.set_roster(late.names[:4], pin=False)
     late.run("", late.names[:1])
-    assert "shows another roster" in printed(print_site, read_site(paths))
+    assert "shows another roster" in printed(print_status, read_site(paths))
 
 
 def test_a_sum_under_way_says_which_exchange_it_is_in():
-    found = SumStatus("may", 2, "mask", ["a", "b"], ["c"], 3, False, [], ["d"])
+    found = SumStatus("may", 2, "mask", ["a", "b"], ["c"], 3, False, ["d"])
     told = "exchange 3 of 5 (mask): 2 of 4 sites, 3 needed, missing c, refused by d"
     assert found.text == told

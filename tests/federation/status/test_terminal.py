@@ -66,4 +66,4 @@ def test_a_site_that_failed_is_not_one_that_has_nothing_to_send(tmp_path):
     assert "site-1 failed: out of memory (not signed)" in words
     assert "site-2 has nothing to send: no rows yet" in words
     assert "site-1 failed, 1 had nothing to send" in words
-    assert [p.outcome for p in status.problems] == ["declined", "failed"]
+    assert [p.state for p in status.problems] == ["declined", "failed"]

@@ -26,7 +26,7 @@ def test_the_page_its_sections_and_the_json_show_the_same_state(open_task):
         assert request(server, "/sections")[1] in body
         found = json.loads(request(server, "/status.json")[1])
         assert found["tasks"][0]["missing"] == ["site-2", "site-3"]
-        assert found["server"] == "running"
+        assert found["running"] is True
 
 
 @pytest.mark.parametrize(

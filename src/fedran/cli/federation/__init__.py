@@ -15,11 +15,10 @@ COMMANDS = {
         create.init,
         create.join,
         create.add,
-        create.roster,
         create.remove,
         create.renew,
     ),
-    "At a site": (site.check, site.revise, site.doctor, site.repeat),
+    "At a site": (site.check, site.revise, site.repeat),
     "Run it": (
         run.server,
         run.client,
@@ -32,10 +31,8 @@ COMMANDS = {
     ),
     "Watch it": (
         watch.status,
-        watch.metrics,
         watch.accept,
         watch.rollback,
-        watch.influence,
     ),
     "Keep its data": (store.forget, store.backup, store.restore, store.verify),
 }

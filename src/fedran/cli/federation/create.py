@@ -232,7 +232,7 @@ def join(
     typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner; it contains no secret")
     quoted = shlex.quote(str(folder))
     if privacy != "none":
-        typer.echo(f"when all sites are added: fedran federation roster {quoted} --file ROSTER")
+        typer.echo(f"when all sites are added: fedran federation check {quoted} --roster ROSTER")
     typer.echo(f"then: fedran federation client {quoted}")
 
 
@@ -247,56 +247,16 @@ def add(
 ) -> None:
     """Admit a site to the server. No restart is needed."""
     from fedran.federation.ops.enrolment import Enrolment, add_site
-    from fedran.federation.ops.sums import show_roster
+    from fedran.federation.protocol.roster import Roster
+    from fedran.federation.secure.pinning import roster_fingerprint
 
     site = Enrolment.load(enrolment)
     paths = find_server(folder)
     add_site(paths, site, replace_keys=replace_keys)
     typer.echo(f"{site.client} is in the roster; its node may connect within a minute")
     if paths.settings().privacy != "none":
-        typer.echo(f"roster {show_roster(folder).fingerprint}")
-        typer.echo("every site must compare and pin it: `fedran federation roster SITE --trust`")
-
-
-def roster(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of a server, federation or site.", show_default=False)
-    ],
-    trust: Annotated[
-        str | None,
-        typer.Option(
-            help="At a site: pin the roster with this fingerprint, which the server's owner read "
-            "to you."
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(help="At a site: the server's roster.toml. Default: what the server showed."),
-    ] = None,
-) -> None:
-    """Show the roster of a federation with secure sums, and its fingerprint.
-
-    The owner of the server and each site compare the fingerprint by
-    telephone. A site takes part only with the roster that it has pinned. The
-    exit code is 1 at a site that has not pinned the roster.
-    """
-    from fedran.federation.ops.sums import show_roster, trust_roster
-
-    found = trust_roster(folder, trust, file) if trust else show_roster(folder, file)
-    for client in sorted({*found.clients, *found.marks}):
-        line = f"{client:20} {found.clients.get(client, '')}"
-        typer.echo(f"{line}  {found.marks.get(client, '')}".rstrip())
-    typer.echo(f"fingerprint {found.fingerprint}")
-    if found.pinned:
-        typer.echo("this site has pinned it")
-    elif found.pinned is False:
-        given = ["--file", str(file)] if file else []
-        command = shlex.join(["fedran", "federation", "roster", str(folder), *given])
-        typer.echo(
-            "this site has NOT pinned it: call the server's owner, compare the fingerprint, then\n"
-            f'  {command} --trust "FINGERPRINT"'
-        )
-        raise typer.Exit(1)
+        typer.echo(f"roster {roster_fingerprint(Roster.load(paths.roster).clients)}")
+        typer.echo("every site must compare and pin it: `fedran federation check SITE`")
 
 
 def remove(folder: ServerFolder, client: Client) -> None:

@@ -46,24 +46,43 @@ def repeat(
 
 def check(
     folder: SiteFolder,
-    task: Task,
-    offer: Annotated[
+    task: Annotated[
+        str | None, typer.Argument(help="Also check its rows.", show_default=False)
+    ] = None,
+    insecure: Insecure = False,
+    roster: Annotated[
         Path | None,
-        typer.Option(help="The server's offer as a file. Default: the last one that came."),
+        typer.Option(
+            help="With secure sums: the server's roster.toml. Default: what the server showed last."
+        ),
+    ] = None,
+    trust: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FINGERPRINT",
+            help="Pin the roster with this fingerprint, which the server's owner read to you.",
+        ),
     ] = None,
 ) -> None:
-    """Check a task's rows before they are sent: width, type, NaN, sign, scale, class names.
+    """Examine a site: keys, disk, connection, clock, and the rows of a task before they are sent.
 
-    The exit code is 1 if the site or the server would refuse the rows.
+    Every line is ok, a warning or a problem, with its remedy. The exit code
+    is 1 if there is a problem.
     """
-    from fedran.federation.protocol.messages import Offer
-    from fedran.federation.site.check import check_task
+    from fedran.federation.ops.sums import trust_roster
+    from fedran.federation.status.check import check_site
 
-    given = None if offer is None else Offer.load(offer)
-    findings = check_task(find_site(folder), task, given)
-    for finding in findings:
-        typer.echo(f"{finding.level}: {finding.text}")
-    if any(finding.level == "error" for finding in findings):
+    paths = find_site(folder)
+    if trust is not None:
+        typer.echo(f"this site has pinned the roster {trust_roster(paths, trust, roster)}")
+        return
+    worst = 0
+    for found in check_site(paths, task, insecure=insecure, roster=roster):
+        typer.echo(f"{found.level:8}{found.text}")
+        if found.remedy:
+            typer.echo(f"        {found.remedy}")
+        worst = max(worst, found.level == "problem")
+    if worst:
         raise typer.Exit(1)
 
 
@@ -79,19 +98,3 @@ def revise(folder: SiteFolder, task: Task) -> None:
         f"the revised upload for {task} ({size}) is sent when the server "
         "asks next: with any task, or with a new classifier"
     )
-
-
-def doctor(folder: SiteFolder, insecure: Insecure = False) -> None:
-    """Examine a site: keys, data, disk, DNS, TLS, clock. Every problem has a remedy.
-
-    The exit code is 1 if there is a problem.
-    """
-    from fedran.federation.site.doctor import examine
-
-    checks = examine(find_site(folder), insecure=insecure)
-    for found in checks:
-        typer.echo(f"{'ok' if found.ok else 'PROBLEM':8}{found.name}: {found.text}")
-        if found.remedy:
-            typer.echo(f"        {found.remedy}")
-    if not all(found.ok for found in checks):
-        raise typer.Exit(1)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedran.cli.federation.arguments import Client, ServerFolder, Task, find_server, find_site
+
+if TYPE_CHECKING:
+    from fedran.federation.status.model import Status
+    from fedran.federation.status.reader import Reader
 
 
 def status(
@@ -21,8 +26,23 @@ def status(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free port.")
     ] = 8765,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print metrics in Prometheus' text format.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With --metrics: write a file, for node_exporter's textfile collector."),
+    ] = None,
+    influence: Annotated[
+        bool,
+        typer.Option(
+            "--influence",
+            help="Also measure the accuracy without each site on `validation` of server.toml. "
+            "Slow: one solve per site.",
+        ),
+    ] = False,
 ) -> None:
-    """Show tasks, sites, bytes, accuracy and rejected uploads, or the state of a site.
+    """Show tasks, sites, keys, bytes, accuracy and rejected uploads, or the state of a site.
 
     Only reads files. The page of --web also has /metrics for Prometheus and
     /status.json.
@@ -30,52 +50,62 @@ def status(
     from rich.console import Console
 
     from fedran.federation.status.reader import Reader
-    from fedran.federation.status.terminal import print_site, print_status
+    from fedran.federation.status.site import read_site
+    from fedran.federation.status.terminal import print_status
 
-    if as_json and web:
-        raise ValueError("--json and --web exclude each other; give one of them")
+    if sum((as_json, web, metrics)) > 1:
+        raise ValueError("--json, --web and --metrics exclude each other; give one of them")
+    if out is not None and not metrics:
+        raise ValueError("--out is for --metrics")
     if (folder / "site.toml").is_file():
-        from fedran.federation.site.report import read_site
-
-        if web:
-            raise ValueError("--web shows a server; the status of a site is text or --json")
-        report = read_site(find_site(folder))
-        typer.echo(report.to_json()) if as_json else print_site(report, Console(highlight=False))
+        if web or metrics or influence:
+            raise ValueError("the status of a site is text or --json; other options show a server")
+        found = read_site(find_site(folder))
+    elif web:
+        _serve(Reader(folder), port)
         return
-    reader = Reader(folder)
-    if web:
-        from fedran.federation.status.web import StatusServer
-
-        with StatusServer(reader, port) as page:
-            typer.echo(f"{page.url}  (visible to all users of this machine; Ctrl-C stops it)")
-            try:
-                page.serve_forever()
-            except KeyboardInterrupt:
-                typer.echo("")
-    elif as_json:
-        typer.echo(reader.read().to_json())
     else:
-        print_status(reader.read(), Console(highlight=False))
+        found = Reader(folder).read()
+    if influence:
+        found = _with_influence(folder, found)
+    if metrics:
+        _write_metrics(found, out)
+    elif as_json:
+        typer.echo(found.to_json())
+    else:
+        print_status(found, Console(highlight=False))
 
 
-def metrics(
-    folder: ServerFolder,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write a file instead, for node_exporter's textfile collector."),
-    ] = None,
-) -> None:
-    """Print the metrics of a server in Prometheus' text format. Only reads files."""
+def _serve(reader: Reader, port: int) -> None:
+    from fedran.federation.status.web import StatusServer
+
+    with StatusServer(reader, port) as page:
+        typer.echo(f"{page.url}  (visible to all users of this machine; Ctrl-C stops it)")
+        try:
+            page.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("")
+
+
+def _write_metrics(status: Status, out: Path | None) -> None:
     from fedran.federation.status.metrics import render_metrics
-    from fedran.federation.status.reader import Reader
     from fedran.wire.files import write_atomically
 
-    found = render_metrics(Reader(folder).read())
+    found = render_metrics(status)
     if out is None:
         typer.echo(found.decode(), nl=False)
     else:
         write_atomically(out, found)
         out.chmod(0o644)  # the collector runs as another user
+
+
+def _with_influence(folder: Path, status: Status) -> Status:
+    from fedran.federation.ops.decisions import influence_of_sites
+
+    typer.echo("measuring the accuracy without each site: one solve per site", err=True)
+    gains = influence_of_sites(find_server(folder))
+    sites = [replace(site, gain=gains.get(site.client)) for site in status.sites]
+    return replace(status, sites=sites)
 
 
 def accept(
@@ -130,31 +160,3 @@ def rollback(
     typer.echo(
         "a running server sends it; newer ones wait for `fedran federation rollback --release`"
     )
-
-
-def influence(
-    folder: ServerFolder,
-    uploads: Annotated[
-        bool, typer.Option("--uploads", help="One line per upload instead of one per site.")
-    ] = False,
-    replay: Annotated[
-        bool, typer.Option("--replay", help="Confirm every line by replay, which is slow.")
-    ] = False,
-) -> None:
-    """Show the accuracy without each site: a large gain names a site that does harm.
-
-    Needs `validation` in server.toml. The most harmful line is confirmed by
-    a replay of all other uploads. With secure sums, a line is a cohort.
-    """
-    from rich.console import Console
-
-    from fedran.federation.ops.decisions import influence_of_sites
-    from fedran.federation.status.terminal import print_influence
-
-    paths = find_server(folder)
-
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
-
-    table = influence_of_sites(paths, by_upload=uploads, replay_all=replay, say=say)
-    print_influence(table, Console(highlight=False))

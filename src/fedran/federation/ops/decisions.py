@@ -5,11 +5,11 @@ from __future__ import annotations
 import getpass
 import hashlib
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.ids import check_id
 from fedran.federation.protocol.identity import SiteKey, is_cohort
@@ -17,9 +17,8 @@ from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.forgetting import Forgotten, to_forget
-from fedran.federation.server.gate import ValidationSet
+from fedran.federation.server.gate import ValidationSet, gains_without
 from fedran.federation.server.head import HEAD, clear_held, held_head, keep_held, update_head
-from fedran.federation.server.influence import InfluenceTable, measure_influence, replay
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import locked_store
 from fedran.wire.codec import encode
@@ -133,14 +132,8 @@ def release_head(paths: ServerPaths) -> str:
     return digest
 
 
-def influence_of_sites(
-    paths: ServerPaths,
-    *,
-    by_upload: bool = False,
-    replay_all: bool = False,
-    say: Callable[[str], None],
-) -> InfluenceTable:
-    """The accuracy without each site or upload. The server runs no task meanwhile."""
+def influence_of_sites(paths: ServerPaths) -> dict[str, float]:
+    """Points of accuracy that the head gains without each site. No task runs meanwhile."""
     settings = paths.settings()
     validation = ValidationSet.load(paths.folder, settings)
     if validation is None:
@@ -151,9 +144,7 @@ def influence_of_sites(
     with locked_store(paths.folder, settings, "influence") as store:
         if not store.aggregator.absorbed:
             raise Refused("store", "an accepted upload", "none")
-        return measure_influence(
-            store, validation, by_upload=by_upload, replay_all=replay_all, say=say
-        )
+        return gains_without(store, validation)
 
 
 def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
@@ -173,10 +164,14 @@ def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
             expected = f"a task after which a head was solved ({', '.join(known[-10:]) or 'none'})"
             raise Refused("task", expected, task)
         wanted = heads[-1]
-        later = [u for u in store.database.uploads() if u.number > wanted.last_upload]
-        head = replay(store, later)
-        if head is None:
+        total = Aggregator(store.settings.out_features, fingerprint=store.fingerprint)
+        for upload in store.database.uploads():
+            if upload.number <= wanted.last_upload:
+                message = store.database.message(upload)
+                total.absorb(message, client=upload.client, task=upload.task)
+        if not total.classes:
             raise Refused("task", "a task whose uploads are still in the store", task)
+        head = total.solve(store.ridge)
         blob = encode(head)
         digest = hashlib.sha256(blob).hexdigest()
         # Noted before anything changes: no newer head goes into service by itself.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedran.core.errors import Refused
@@ -23,50 +23,23 @@ from fedran.federation.site.settings import OUTBOX, SitePaths
 from fedran.federation.site.sum_files import SumFiles
 
 
-@dataclass(frozen=True)
-class ShownRoster:
-    """A roster as people compare it."""
+def trust_roster(paths: SitePaths, fingerprint: str, file: Path | None = None) -> str:
+    """Pin the roster that a site was shown, by its server or in a file; returns its fingerprint.
 
-    clients: dict[str, str]
-    """Site -> public key."""
-    fingerprint: str
-    pinned: bool | None
-    """Whether this site trusts it; None at a server."""
-    marks: dict[str, str] = field(default_factory=dict)
-    """Site -> NEW, CHANGED or REMOVED, where it differs from the roster that this site trusts."""
-
-
-def show_roster(folder: Path, file: Path | None = None) -> ShownRoster:
-    """The roster of a server, or the one that a site was shown: by its server, or in a file."""
-    if not (folder / "site.toml").is_file():
-        clients = read_clients(Roster.load(ServerPaths.find(folder).roster).clients)
-        return ShownRoster(clients, roster_fingerprint(clients), None)
-    pinned = PinnedRoster(SitePaths.find(folder).state)
-    known = pinned.clients
-    clients = read_clients(Roster.load(file).clients) if file else pinned.shown or known
+    A person names the fingerprint, who has compared it with the server's owner.
+    """
+    settings, pinned = paths.settings(), PinnedRoster(paths.state)
+    clients = read_clients(Roster.load(file).clients) if file else pinned.shown
     if not clients:
         raise FileNotFoundError(
-            f"{folder}: no roster yet; run a task, or name the server's roster.toml with --file"
+            f"{paths.folder}: no roster yet; run a task, or name the server's roster.toml with "
+            "--roster"
         )
-    marks = {
-        client: "NEW" if client not in known else "CHANGED" if client in clients else "REMOVED"
-        for client in sorted({*known, *clients})
-        if known.get(client) != clients.get(client)
-    }
-    return ShownRoster(clients, roster_fingerprint(clients), not marks, marks)
-
-
-def trust_roster(folder: Path, fingerprint: str, file: Path | None = None) -> ShownRoster:
-    """Pin the roster that a site was shown, if a person names its fingerprint."""
-    if not (folder / "site.toml").is_file():
-        raise ValueError(f"{folder}: --trust is for the folder of a site, this is another one")
-    paths, shown = SitePaths.find(folder), show_roster(folder, file)
-    settings = paths.settings()
-    if settings.client not in shown.clients:
+    if settings.client not in clients:
         raise Refused("roster", f"one that lists this site, {settings.client}", "others only")
     with locked(paths.state / OUTBOX, settings.seconds):
-        PinnedRoster(paths.state).pin(shown.clients, fingerprint)
-    return show_roster(folder, file)
+        pinned.pin(clients, fingerprint)
+    return roster_fingerprint(clients)
 
 
 def repeat_sum(paths: SitePaths, task: str, *, another: bool) -> list[tuple[str, ...]]:

@@ -6,6 +6,7 @@ fingerprint a person compared with the server's owner, for example by telephone.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +33,19 @@ def roster_fingerprint(clients: Mapping[str, str]) -> str:
     >>> roster_fingerprint({})
     '3cd1 53b9 09ad 7f8a cdcf 5cae 5180 0f4c 2863 0503'
     """
-    digits = roster_digest(clients)[:40]
+    return _in_groups(roster_digest(clients)[:40])
+
+
+def key_fingerprint(public: str) -> str:
+    """The public key of one site as 20 hexadecimal digits, to recognise it in a list.
+
+    >>> key_fingerprint("ed25519:AAAA")
+    '09db 28f2 cb4c f236 bcc4'
+    """
+    return _in_groups(hashlib.sha256(public.encode()).hexdigest()[:20])
+
+
+def _in_groups(digits: str) -> str:
     return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
 
 
@@ -59,6 +72,15 @@ class PinnedRoster:
         """The roster that the server showed last; empty before the first time."""
         return self._read(SHOWN)
 
+    def marks(self, clients: Mapping[str, str]) -> dict[str, str]:
+        """Site -> NEW, CHANGED or REMOVED, where a roster differs from the pinned one."""
+        known = self.clients
+        return {
+            client: "NEW" if client not in known else "CHANGED" if client in clients else "REMOVED"
+            for client in sorted({*known, *clients})
+            if known.get(client) != clients.get(client)
+        }
+
     def require(self, shown: Mapping[str, str]) -> None:
         """Keep what the server shows, and refuse it unless it is the pinned roster."""
         if shown != self.shown:
@@ -66,14 +88,13 @@ class PinnedRoster:
         pinned = self.clients
         if shown == pinned:
             return
-        changed = sorted(c for c in {*pinned, *shown} if pinned.get(c) != shown.get(c))
-        differs = f"one that differs in {shortened(changed, 5)}"
+        differs = f"one that differs in {shortened([*self.marks(shown)], 5)}"
         raise Refused(
             "roster",
             "the one that this site has pinned" if pinned else "one that this site has pinned",
             differs if pinned else "one that nobody compared yet",
-            hint="compare its fingerprint with the server's owner, then run `fedran federation "
-            "roster` at this site",
+            hint="compare its fingerprint with the server's owner; `fedran federation check` at "
+            "this site says how",
         )
 
     def pin(self, clients: Mapping[str, str], fingerprint: str) -> None:

@@ -24,8 +24,7 @@ from fedran.federation.protocol.executor import check_app, claim_tasks, replace_
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.app import app
-from fedran.federation.site.report import ALARMS
-from fedran.federation.site.settings import SitePaths, SiteSettings
+from fedran.federation.site.settings import ALARMS, SitePaths, SiteSettings
 
 log = logging.getLogger("fedran.federation.site.executor")
 

@@ -16,6 +16,8 @@ from fedran.wire.codec import decode
 
 OUTBOX, OFFER, HEAD, CONNECTION = "outbox", "offer.json", "head.fedran", "connection.json"
 """In a site's state folder: its uploads, the last offer, the newest head, the last connection."""
+ALARMS = "alarms.jsonl"
+"""In the state folder: one line per run whose app was not ours."""
 NAME_LABEL = 'set label_column = "{}" in site.toml'
 """What a site says to a table without the column of labels. {} is a likely column."""
 

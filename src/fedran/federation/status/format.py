@@ -21,11 +21,7 @@ def format_label(value: str | int) -> str:
 
 
 def format_bytes(n: int | None) -> str:
-    """A number of bytes in a readable unit.
-
-    >>> format_bytes(1572864), format_bytes(None)
-    ('1.50 MiB', '-')
-    """
+    """A number of bytes in a readable unit."""
     return NOTHING if n is None else human_bytes(n)
 
 
@@ -80,8 +76,7 @@ def format_uploads(task: TaskStatus) -> str:
         parts.append(f"{task.quarantined} in quarantine")
     if task.refused:
         parts.append(f"{task.refused} refused")
-    forgotten = sum(outcome == "forgotten" for outcome in task.answered.values())
-    if forgotten:
+    if forgotten := sum(outcome == "forgotten" for outcome in task.answered.values()):
         parts.append(f"{forgotten} forgotten")
     if task.failed:
         parts.append(f"{shortened(task.failed, 5)} failed")

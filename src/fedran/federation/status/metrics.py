@@ -1,66 +1,54 @@
-"""The status as metrics in Prometheus' text format, for the page's path ``/metrics``."""
+"""The status of a server as metrics in Prometheus' text format."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fedran.federation.status.model import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Sample = tuple[dict[str, str], float | int | None]
-"""Labels and a value. A sample without a value is left out."""
+Value = float | int | None
+"""What is not known is left out."""
 
 
 def render_metrics(status: Status) -> bytes:
     """All metrics. Only sites of the roster and tasks have a line each."""
-    head, sites = status.head, [site for site in status.sites if site.in_roster]
-    lines: list[str] = []
-
-    def metric(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> None:
-        lines.extend((f"# HELP fedran_{name} {meaning}", f"# TYPE fedran_{name} {kind}"))
+    head, expires = status.head, status.certificate_expires
+    sites = [({"site": site.client}, site) for site in status.sites if site.in_roster]
+    tasks = [({"task": task.task, "state": task.state}, task) for task in status.tasks]
+    single: list[tuple[str, str, Value]] = [
+        ("up", "Whether the server runs.", status.running),
+        ("nodes", "Connected nodes.", status.nodes),
+        ("uploads", "Accepted uploads in the store.", status.records),
+        ("store_bytes", "Bytes of the store on disk.", status.disk_bytes),
+        ("payload_bytes_total", "Bytes of all signed uploads.", status.payload),
+        ("transport_bytes_total", "Bytes at the transport.", status.transport or None),
+        ("quarantine", "Uploads that wait for a person.", len(status.quarantine)),
+        ("open_tasks", "Tasks that wait for uploads.", len(status.open_tasks)),
+        ("findings", "Alarms and warnings of the status.", len(status.findings)),
+        ("head_held", "Whether a new head is held back.", status.held is not None),
+        ("certificate_seconds", "Until it expires.", expires - status.at if expires else None),
+        ("head_classes", "Classes of the newest head.", head.classes if head else None),
+        ("head_accuracy", "Of the newest head, 0 to 1.", head.accuracy if head else None),
+        ("head_timestamp_seconds", "When it was solved.", head.at if head else None),
+    ]
+    found: list[tuple[str, str, Iterable[tuple[Mapping[str, str], Value]]]] = [
+        *((name, meaning, [({}, value)]) for name, meaning, value in single),
+        ("site_connected", "Whether a node is connected.", ((n, s.connected) for n, s in sites)),
+        ("site_last_seen_seconds", "Its last sign of life.", ((n, s.last_seen) for n, s in sites)),
+        ("site_rows", "Rows in its accepted uploads.", ((n, s.rows) for n, s in sites)),
+        ("task_uploads", "Accepted uploads of a task.", ((n, t.uploads) for n, t in tasks)),
+        ("task_missing", "Sites without an answer.", ((n, len(t.missing)) for n, t in tasks)),
+    ]
+    lines = []
+    for name, meaning, samples in found:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# HELP fedran_{name} {meaning}", f"# TYPE fedran_{name} {kind}"]
         for labels, value in samples:
             if value is not None:
                 named = ",".join(f'{k}="{_escape(v)}"' for k, v in labels.items())
-                shown = value if isinstance(value, int) else repr(float(value))
+                shown = int(value) if isinstance(value, int) else repr(float(value))
                 lines.append(f"fedran_{name}{f'{{{named}}}' if named else ''} {shown}")
-
-    def single(name: str, kind: str, meaning: str, value: float | int | None) -> None:
-        metric(name, kind, meaning, [({}, value)])
-
-    single("up", "gauge", "Whether the server runs.", int(status.server == "running"))
-    single("nodes", "gauge", "Connected nodes.", status.nodes)
-    single("uploads", "gauge", "Accepted uploads in the store.", status.records)
-    single("store_bytes", "gauge", "Bytes of the store on disk.", status.disk_bytes)
-    single("payload_bytes_total", "counter", "Bytes of all signed uploads.", status.payload)
-    single("transport_bytes_total", "counter", "Bytes at the transport.", status.transport)
-    single("quarantine", "gauge", "Uploads that wait for a person.", len(status.quarantine))
-    single("open_tasks", "gauge", "Tasks that wait for uploads.", len(status.open_tasks))
-    single("notes", "gauge", "Alarms and notes on the status page.", len(status.notes))
-    single("head_held", "gauge", "Whether a new head is held back.", int(status.held is not None))
-    expires = status.certificate_expires
-    left = None if expires is None else expires - status.at
-    single("certificate_seconds", "gauge", "Seconds until the certificate expires.", left)
-    if head is not None:
-        single("head_classes", "gauge", "Classes of the newest head.", head.classes)
-        single("head_accuracy", "gauge", "Of the newest head, 0 to 1.", head.accuracy)
-        single("head_timestamp_seconds", "gauge", "When it was solved.", head.at)
-
-    def per_site(name: str, meaning: str, values: Iterable[float | int | None]) -> None:
-        names = ({"site": site.client} for site in sites)
-        metric(name, "gauge", meaning, zip(names, values, strict=True))
-
-    def per_task(name: str, meaning: str, values: Iterable[int]) -> None:
-        names = ({"task": task.task, "state": task.state} for task in status.tasks)
-        metric(name, "gauge", meaning, zip(names, values, strict=True))
-
-    connected = (None if s.connected is None else int(s.connected) for s in sites)
-    per_site("site_connected", "Whether a node of the site is connected.", connected)
-    last_seen = (site.last_seen for site in sites)
-    per_site("site_last_seen_seconds", "Unix time of the site's last sign of life.", last_seen)
-    per_site("site_rows", "Rows in the accepted uploads of a site.", (s.rows for s in sites))
-    per_task("task_uploads", "Accepted uploads of a task.", (t.uploads for t in status.tasks))
-    missing = (len(task.missing) for task in status.tasks)
-    per_task("task_missing", "Sites that have not answered a task.", missing)
     return ("\n".join(lines) + "\n").encode()
 
 

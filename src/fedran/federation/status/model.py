@@ -1,4 +1,4 @@
-"""What a status contains."""
+"""What a status contains: one tree, for a server and for a site."""
 
 from __future__ import annotations
 
@@ -7,19 +7,45 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fedran.federation.secure.attempt import STAGES, Stage
-from fedran.federation.server.influence import InfluenceTable
 from fedran.federation.server.schema import SolvedHead
+
+Classes = list[tuple[str | int, int]]
+"""Labels with their numbers of rows."""
 
 
 @dataclass(frozen=True)
-class HeldStatus:
-    """A classifier that is held back because it is worse than the one in service."""
+class Finding:
+    """One thing that was examined."""
 
-    at: float
+    level: Literal["ok", "warning", "problem"]
+    text: str
+    remedy: str = ""
+    """What to do about it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an upload, of a secure sum, or of a classifier that is held back."""
+
+    at: float | None
+    client: str
+    """Empty for a classifier, and for what a site says about itself."""
     task: str
-    reason: str
-    commands: list[str]
-    """What the operator may do: forget an upload, or put the classifier into service."""
+    state: str
+    """quarantined, refused, declined, failed, held, pending, or the code of a receipt."""
+    reason: str = ""
+    verified: bool = True
+    """Whether the named client signed it. If not, anyone may have written it."""
+    times: int = 1
+    commands: list[str] = field(default_factory=list)
+    """Where a person decides: the commands for that."""
+    rows: int = 0
+    bytes: int | None = None
+    classes: Classes = field(default_factory=list)
+    withheld: Classes = field(default_factory=list)
+    """Classes with too few rows, which were not sent."""
+    members: list[str] = field(default_factory=list)
+    """The sites of a secure sum."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +64,6 @@ class SumStatus:
     """How many must answer it."""
     idle: bool
     """Whether no run is at work on it: it waits for sites."""
-    repeats: list[str]
-    """The sites of a sum that was charged and not received. All of them are needed."""
     refused: list[str]
     """Sites that refused this stage."""
 
@@ -47,36 +71,25 @@ class SumStatus:
     def text(self) -> str:
         """The state in one sentence.
 
-        >>> SumStatus("may", 1, "advertise", ["site-4"], ["site-5"], 3, True, [], []).text
+        >>> SumStatus("may", 1, "advertise", ["site-4"], ["site-5"], 3, True, []).text
         '1 of 3 sites that are needed wait: site-4'
         """
-        here = ", ".join(self.answered) or "none"
-        if self.idle and self.stage == "advertise" and self.repeats:
-            gone = ", ".join(site for site in self.repeats if site not in self.answered)
-            waits = f"it waits for {gone}" if gone else "the next run attempts it"
-            return f"a charged sum of {len(self.repeats)} sites is repeated; {waits}"
-        refused = ", ".join(self.refused[:8])
+        refused = f"refused by {', '.join(self.refused[:8])}" if self.refused else ""
         if self.idle and self.stage == "advertise":
+            here = ", ".join(self.answered) or "none"
             waits = f"{len(self.answered)} of {self.needed} sites that are needed wait: {here}"
-            return f"{waits}; refused by {refused}" if refused else waits
+            return f"{waits}; {refused}" if refused else waits
         total = len(self.answered) + len(self.waiting) + len(self.refused)
-        number = STAGES.index(Stage(self.stage)) + 1
-        missing = f", missing {', '.join(self.waiting[:8])}" if self.waiting else ""
-        return (
-            f"exchange {number} of {len(STAGES)} ({self.stage}): {len(self.answered)} of {total} "
-            f"sites, {self.needed} needed{missing}{f', refused by {refused}' * bool(refused)}"
+        missing = f"missing {', '.join(self.waiting[:8])}" if self.waiting else ""
+        parts = (
+            f"{len(self.answered)} of {total} sites",
+            f"{self.needed} needed",
+            missing,
+            refused,
         )
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """A secure sum that the server has."""
-
-    cohort: str
-    """The client under whose name it is stored."""
-    task: str
-    members: list[str]
-    rows: int
+        number = STAGES.index(Stage(self.stage)) + 1
+        exchange = f"exchange {number} of {len(STAGES)} ({self.stage})"
+        return f"{exchange}: {', '.join(part for part in parts if part)}"
 
 
 @dataclass(frozen=True)
@@ -105,10 +118,9 @@ class TaskStatus:
     rows: int
     payload: int
     """Bytes of the envelopes that arrived for this task."""
-    transport: int | None
-    """Bytes at the transport in its runs, in both directions; None if not measured."""
-    transport_in: int | None
-    transport_out: int | None
+    received: int
+    """Bytes at the transport in its runs; 0 if not measured."""
+    sent: int
     accuracy: float | None
 
     @property
@@ -128,84 +140,78 @@ class SiteStatus:
 
     client: str
     in_roster: bool
-    last_seen: float | None
+    key: str
+    """Fingerprint of its public key; empty if it is not known."""
+    mark: str = ""
+    """At a site: NEW, CHANGED or REMOVED, where the server's roster differs from the pinned one."""
+    last_seen: float | None = None
     """When it last sent something new under its own key, or Flower last heard from its node."""
-    connected: bool | None
+    connected: bool | None = None
     """None: unknown, because Flower's state is missing or old."""
-    uploads: int
-    bytes: int | None
+    uploads: int = 0
+    bytes: int | None = None
     """None: the server knows bytes and rows of its secure sums only."""
-    rows: int | None
-    classes: list[tuple[str | int, int]]
-    """Labels with their numbers of rows, most frequent first."""
-    newest_task: str
+    rows: int | None = None
+    classes: Classes = field(default_factory=list)
+    """Most frequent first."""
+    newest_task: str = ""
     """The task that was opened last of those in its accepted uploads."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """An upload that was not accepted, or a site that had nothing to send."""
-
-    at: float
-    client: str
-    task: str
-    outcome: str
-    reason: str
-    verified: bool
-    """Whether the named client signed it. If not, anyone may have written it."""
-    times: int = 1
-    command: str = ""
-    """For an upload in quarantine: the command that accepts it."""
-    other_command: str = ""
-    """For an upload in quarantine: the command that rejects it."""
+    gain: float | None = None
+    """Points by which the accuracy is higher without it; None if that was not measured."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a federation at one moment."""
+    """The state of a server or of a site at one moment."""
 
     at: float
     federation: str
+    client: str
+    """Id of the site; empty for a server."""
     folder: str
-    server: Literal["running", "not running"]
-    checked: float | None
-    """When the server last recorded which nodes are connected."""
-    nodes: int | None
-    """Connected nodes; None: unknown."""
-    records: int | None
-    """Accepted uploads; None if the database cannot be read."""
-    disk_bytes: int
-    payload: int
-    """Bytes of all signed envelopes that arrived."""
-    transport: int | None
-    """Bytes at the transport in all known runs, in both directions."""
-    head: SolvedHead | None
-    tasks: list[TaskStatus]
-    """Newest first."""
+    running: bool
+    findings: list[Finding]
+    """What could not be read, is inconsistent, or needs a person."""
     sites: list[SiteStatus]
-    quarantine: list[Problem]
-    """Uploads that wait for a decision."""
-    problems: list[Problem]
-    """Newest first, at most 200."""
+    disk_bytes: int
+    disk_free: int
+    certificate_expires: float | None
+    """When the certificate of the server, or ``ca.crt``, expires; None without one."""
+    checked: float | None = None
+    """When the server last recorded which nodes are connected, or the site its connection."""
+    connection: str = ""
+    """Of a site, as it noted it last."""
+    nodes: int | None = None
+    """Connected nodes; None: unknown."""
+    records: int | None = None
+    """Accepted uploads; None if the database cannot be read."""
+    payload: int = 0
+    """Bytes of all signed envelopes that arrived."""
+    transport: int = 0
+    """Bytes at the transport in all known runs, in both directions; 0 if not measured."""
+    head: SolvedHead | None = None
     history: list[SolvedHead] = field(default_factory=list)
     """The heads so far, oldest first, at most 200."""
-    certificate_expires: float | None = None
-    """When the server's certificate expires, in Unix seconds; None without one."""
-    notes: list[str] = field(default_factory=list)
-    """What could not be read, or is inconsistent."""
-    epoch: str = ""
-    """Of the state; another one after it was restored or corrected."""
-    held: HeldStatus | None = None
-    influence: InfluenceTable | None = None
-    """What `fedran federation influence` last found."""
+    held: Outcome | None = None
+    """A classifier that is held back because it is worse than the one in service."""
+    tasks: list[TaskStatus] = field(default_factory=list)
+    """Newest first."""
+    uploads: list[Outcome] = field(default_factory=list)
+    """Of a site: its own uploads and sums, oldest first."""
+    quarantine: list[Outcome] = field(default_factory=list)
+    """Uploads that wait for a decision."""
+    problems: list[Outcome] = field(default_factory=list)
+    """Uploads that were not accepted, and sites that sent none; newest first, at most 200."""
     roster: str = ""
     """With secure sums: the fingerprint of the roster, which sites compare."""
-    cohorts: list[Cohort] = field(default_factory=list)
+    cohorts: list[Outcome] = field(default_factory=list)
     """Secure sums that the server has, oldest first."""
     sums: list[SumStatus] = field(default_factory=list)
     """Secure sums that are under way or wait for sites."""
     budget: str = ""
     """What differential privacy has spent, in sentences; empty where there is none."""
+    epoch: str = ""
+    """Of the state; another one after it was restored or corrected."""
 
     @property
     def open_tasks(self) -> list[TaskStatus]:

@@ -1,8 +1,8 @@
-"""The status of a server, and that of a site, as text in a terminal of at least 80 columns."""
+"""A status as text in a terminal of at least 80 columns. Text from other machines is escaped."""
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,8 +11,6 @@ from rich.table import Table
 
 from fedran.core.errors import shortened
 from fedran.federation.protocol.identity import is_cohort
-from fedran.federation.server.influence import InfluenceTable
-from fedran.federation.site.report import SiteReport
 from fedran.federation.status.format import (
     NOTHING,
     format_age,
@@ -24,12 +22,7 @@ from fedran.federation.status.format import (
     format_percent,
     format_uploads,
 )
-from fedran.federation.status.model import (
-    Problem,
-    SiteStatus,
-    Status,
-    TaskStatus,
-)
+from fedran.federation.status.model import Classes, Outcome, SiteStatus, Status, TaskStatus
 
 MAX_SITES = 60
 """Sites that are listed. The rest is counted."""
@@ -38,84 +31,72 @@ MAX_SHOWN = 8
 
 
 def print_status(status: Status, console: Console) -> None:
-    """Print a status. Text from other machines is escaped."""
+    """Print the status of a server or of a site."""
     _print_overview(status, console)
     for task in status.open_tasks:
         _print_open_task(task, status.at, console)
     if status.quarantine:
         console.print("\n[bold yellow]In quarantine, waiting for your decision[/]")
-    for upload in status.quarantine:
-        _print_problem(upload, escape(upload.reason), status.at, console)
-        for command in (upload.command, upload.other_command):
-            console.print(f"    {escape(command)}", soft_wrap=True)
+        _print_outcomes(status.quarantine, status.at, console)
     if status.held is not None:
         console.print("\n[bold red]The newest classifier is held back[/]")
         _print_indented(escape(status.held.reason), console)
-        for command in status.held.commands:
-            console.print(f"    {escape(command)}", soft_wrap=True)
-    _print_tasks(status.tasks, console)
-    _print_sums(status, console)
-    if status.influence is not None:
-        measured = format_age(status.at - status.influence.at)
-        console.print(f"\n[bold]Accuracy without each site[/] (measured {measured})")
-        print_influence(status.influence, console)
-    _print_sites(status.sites, status.at, console)
-    problems = [p for p in status.problems if p.outcome != "quarantined"]
+        _print_commands(status.held, console)
+    if status.client:
+        _print_own_uploads(status, console)
+    else:
+        _print_tasks(status.tasks, console)
+    if status.roster or status.budget:
+        _print_sums(status, console)
+    if not status.client:
+        _print_sites(status, console)
+    problems = [found for found in status.problems if found.state != "quarantined"]
     if problems:
         console.print("\n[bold]Not accepted[/]")
-    for problem in problems[:MAX_SHOWN]:
-        times = f", {problem.times} times" if problem.times > 1 else ""
-        reason = escape(f"{problem.outcome}{times}: {problem.reason}")
-        _print_problem(problem, reason, status.at, console)
+        _print_outcomes(problems[:MAX_SHOWN], status.at, console)
     if len(problems) > MAX_SHOWN:
         console.print(f"  and {len(problems) - MAX_SHOWN} more; --json prints all")
 
 
-def print_influence(found: InfluenceTable, console: Console) -> None:
-    """Print the accuracy without each site or upload."""
-    table = _table("without", "task", right=("rows", "accuracy", "gain", "by replay"))
-    for line in found.lines:
-        table.add_row(
-            escape(line.client),
-            escape(line.task or "all"),
-            f"{line.rows:,}",
-            format_percent(line.without),
-            f"{line.gain:+.1f}",
-            format_percent(line.replayed),
-        )
-    table.add_row("(nobody)", "", "", format_percent(found.accuracy), "", "")
-    console.print(table)
-
-
 def _print_overview(status: Status, console: Console) -> None:
-    colour = "green" if status.server == "running" else "red"
-    nodes = ""
-    if status.nodes is not None and status.checked is not None:
-        checked = format_age(status.at - status.checked)
-        nodes = f", {format_count(status.nodes, 'node')} connected (checked {checked})"
-    console.print(
-        f"[bold]{escape(status.federation)}[/]  server [{colour}]{status.server}[/]{nodes}"
+    colour, state = ("green", "running") if status.running else ("red", "not running")
+    checked = (
+        f"checked {format_age(None if status.checked is None else status.at - status.checked)}"
     )
-    transport = ""
-    if status.transport is not None:
-        transport = f", {format_bytes(status.transport)} at the transport"
-    console.print(f"uploads received {format_bytes(status.payload)}{transport}")
-    records = "unreadable" if status.records is None else format_count(status.records, "upload")
-    console.print(f"database {records}, {format_bytes(status.disk_bytes)} on disk")
+    federation, disk = escape(status.federation), f"{format_bytes(status.disk_bytes)} on disk"
+    if status.client:
+        name = f"[bold]{escape(status.client)}[/] of {federation}  site"
+        console.print(f"{name} [{colour}]{state}[/]")
+        before = "" if status.running or status.checked is None else "when it ran last: "
+        after = "" if status.checked is None else f" ({checked})"
+        console.print(f"{before}{escape(status.connection)}{after}")
+        console.print(f"uploads and state {disk}, {format_bytes(status.disk_free)} free")
+    else:
+        nodes = "" if status.nodes is None else f", {format_count(status.nodes, 'node')} connected"
+        nodes += f" ({checked})" if nodes else ""
+        console.print(f"[bold]{federation}[/]  server [{colour}]{state}[/]{nodes}")
+        measured = f", {format_bytes(status.transport)} at the transport" * bool(status.transport)
+        console.print(f"uploads received {format_bytes(status.payload)}{measured}")
+        records = "unreadable" if status.records is None else format_count(status.records, "upload")
+        console.print(f"database {records}, {disk}")
     head = status.head
     if head is None:
         console.print("no classifier yet")
     else:
-        console.print(
-            f"classifier {format_count(head.classes, 'class', 'classes')}, "
-            f"after {escape(format_origin(head.task))} "
-            f"{format_age(status.at - head.at)}, accuracy {format_percent(head.accuracy)}"
-        )
+        told = format_count(head.classes, "class", "classes")
+        age = format_age(status.at - head.at)
+        if status.client:
+            told += f", received {age}"
+        else:
+            told += f", after {escape(format_origin(head.task))} {age}"
+            told += f", accuracy {format_percent(head.accuracy)}"
+        console.print(f"classifier {told}")
     if status.certificate_expires is not None:
         left = max(0.0, status.certificate_expires - status.at)
         console.print(f"certificate expires in {format_duration(left)}")
-    for note in status.notes:
-        console.print(f"[yellow]{escape(note)}[/]")
+    for finding in status.findings:
+        style = "bold red" if finding.level == "problem" else "yellow"
+        console.print(f"[{style}]{escape(f'{finding.text} {finding.remedy}'.strip())}[/]")
 
 
 def _print_open_task(task: TaskStatus, now: float, console: Console) -> None:
@@ -125,31 +106,51 @@ def _print_open_task(task: TaskStatus, now: float, console: Console) -> None:
         f"\n[bold]Task {escape(task.task)} is open[/]: "
         f"{len(task.answered)} of {task.asked} sites answered{needed}{left}"
     )
-    if task.answered:
-        answers = (
-            client if outcome in ("accepted", "duplicate") else f"{client} ({outcome})"
-            for client, outcome in sorted(task.answered.items())
-        )
-        _print_indented(f"answered: {escape(', '.join(answers))}", console)
-    if task.missing:
-        _print_indented(f"missing: {escape(', '.join(task.missing))}", console)
-    if task.waiting:
-        _print_indented(f"waiting for others: {escape(', '.join(task.waiting))}", console)
+    answers = [
+        client if outcome in ("accepted", "duplicate") else f"{client} ({outcome})"
+        for client, outcome in sorted(task.answered.items())
+    ]
+    lists = {"answered": answers, "missing": task.missing, "waiting for others": task.waiting}
+    for what, names in lists.items():
+        if names:
+            _print_indented(escape(f"{what}: {', '.join(names)}"), console)
     for client, reason in task.declined.items():
         how = "failed" if client in task.failed else "has nothing to send"
         _print_indented(escape(f"{client} {how}: {reason} (not signed)"), console)
 
 
-def _print_problem(problem: Problem, reason: str, now: float, console: Console) -> None:
-    signed = "" if problem.verified else " (not signed)"
-    _print_indented(
-        f"[bold]{escape(problem.client)}[/]{signed}, task {escape(problem.task)}, "
-        f"{format_age(now - problem.at)}: {reason}",
-        console,
-    )
+def _print_outcomes(outcomes: Sequence[Outcome], now: float, console: Console) -> None:
+    """Uploads of sites that were not accepted, or wait for a decision."""
+    for found in outcomes:
+        signed = "" if found.verified else " (not signed)"
+        times = f", {found.times} times" if found.times > 1 else ""
+        age = format_age(None if found.at is None else now - found.at)
+        told = f"{signed}, task {found.task}, {age}: {found.state}{times}: {found.reason}"
+        _print_indented(f"[bold]{escape(found.client)}[/]{escape(told)}", console)
+        _print_commands(found, console)
 
 
-def _print_tasks(tasks: list[TaskStatus], console: Console) -> None:
+def _print_commands(found: Outcome, console: Console) -> None:
+    for command in found.commands:
+        console.print(f"    {escape(command)}", soft_wrap=True)
+
+
+def _print_own_uploads(status: Status, console: Console) -> None:
+    """The uploads of a site with what they contain, and its part in secure sums."""
+    console.print("\n[bold]Uploads[/]" if status.uploads else "\nno upload was made yet")
+    for found in status.uploads:
+        made = ""
+        if found.at is not None:
+            made = f", {format_bytes(found.bytes)}, made {format_age(status.at - found.at)}"
+        _print_indented(f"[bold]{escape(found.task)}[/]: {escape(found.state)}{made}", console)
+        for what, classes in (("contains", found.classes), ("withheld", found.withheld)):
+            if classes:
+                console.print(f"    {what}: {_classes(classes)}")
+        if found.reason:
+            console.print(f"    {escape(found.reason)}", soft_wrap=True)
+
+
+def _print_tasks(tasks: Sequence[TaskStatus], console: Console) -> None:
     table = _table("task", "state", "uploads", right=("payload", "transport", "accuracy"))
     for task in tasks:
         table.add_row(
@@ -157,7 +158,7 @@ def _print_tasks(tasks: list[TaskStatus], console: Console) -> None:
             escape(task.state),
             escape(format_uploads(task)),
             format_bytes(task.payload),
-            format_bytes(task.transport),
+            format_bytes(task.received + task.sent or None),
             format_percent(task.accuracy),
         )
     console.print("\n[bold]Tasks[/]")
@@ -165,11 +166,8 @@ def _print_tasks(tasks: list[TaskStatus], console: Console) -> None:
 
 
 def _print_sums(status: Status, console: Console) -> None:
-    """Secure sums: who is in each, what is under way, and the fingerprint of the roster."""
-    if not status.roster:
-        return
+    """Secure sums: the roster that people compare, who is in each sum, and what is under way."""
     console.print("\n[bold]Secure sums[/]")
-    console.print(f"  roster {status.roster}")
     if status.budget:
         _print_indented(status.budget, console)
     for opened in status.sums:
@@ -177,43 +175,58 @@ def _print_sums(status: Status, console: Console) -> None:
         _print_indented(escape(line), console)
     for cohort in reversed(status.cohorts):
         members = ", ".join(cohort.members)
-        line = f"task {cohort.task}, {cohort.cohort}: {members} ({cohort.rows:,} rows)"
+        line = f"task {cohort.task}, {cohort.client}: {members} ({cohort.rows:,} rows)"
         _print_indented(escape(line), console)
+    if status.roster:
+        console.print(f"  roster {status.roster}")
+        table = _table("  site", "fingerprint of its key", "")
+        for site in status.sites:
+            if site.key:
+                table.add_row(f"  {escape(site.client)}", site.key, f"[bold red]{site.mark}[/]")
+        console.print(table)
 
 
-def _print_sites(sites: list[SiteStatus], now: float, console: Console) -> None:
+def _print_sites(status: Status, console: Console) -> None:
     connected = {True: "[green]yes[/]", False: "[red]no[/]", None: "unknown"}
-    columns = ("site", "connected", "last seen", "newest task")
-    table = _table(*columns, right=("uploads", "bytes", "rows"))
-    hidden, sites = len(sites) - MAX_SITES, sites[:MAX_SITES]
+    measured = any(site.gain is not None for site in status.sites)
+    right = ("uploads", "bytes", "rows", *(["gain"] if measured else ()))
+    table = _table("site", "connected", "last seen", "newest task", right=right)
+    sites = sorted(status.sites, key=lambda site: -(site.gain or 0.0))[:MAX_SITES]
     for site in sites:
         outside = "cohort" if is_cohort(site.client) else "not in roster"
+        gain = NOTHING if site.gain is None else f"{site.gain:+.1f}"
         table.add_row(
             escape(site.client),
             connected[site.connected] if site.in_roster else outside,
-            format_age(None if site.last_seen is None else now - site.last_seen),
+            format_age(None if site.last_seen is None else status.at - site.last_seen),
             escape(site.newest_task or NOTHING),
             str(site.uploads),
             format_bytes(site.bytes),
             NOTHING if site.rows is None else f"{site.rows:,}",
+            *([gain] if measured else ()),
         )
     console.print("\n[bold]Sites[/]")
     console.print(table if sites else "  no site is known; `fedran federation add` adds one")
-    if hidden > 0:
-        console.print(f"  and {hidden} more; --json prints all")
-    if any(site.classes for site in sites):
+    if len(status.sites) > MAX_SITES:
+        console.print(f"  and {len(status.sites) - MAX_SITES} more; --json prints all")
+    if measured:
+        console.print("  gain: points of accuracy without the site. A large one names a liar.")
+    with_classes: list[SiteStatus] = [site for site in sites if site.classes]
+    if with_classes:
         console.print("\n[bold]Classes by site[/] (rows per class)")
-    for site in sites:
-        if site.classes:
-            shown = shortened([f"{format_label(c)} ({n:,})" for c, n in site.classes], MAX_SHOWN)
-            _print_indented(f"[bold]{escape(site.client)}[/]: {escape(shown)}", console)
+    for site in with_classes:
+        _print_indented(f"[bold]{escape(site.client)}[/]: {_classes(site.classes)}", console)
+
+
+def _classes(classes: Classes) -> str:
+    return escape(shortened([f"{format_label(c)} ({n:,})" for c, n in classes], MAX_SHOWN))
 
 
 def _print_indented(markup: str, console: Console) -> None:
     console.print(Padding(markup, (0, 0, 0, 2)))
 
 
-def _table(*left: str, right: tuple[str, ...]) -> Table:
+def _table(*left: str, right: tuple[str, ...] = ()) -> Table:
     """A table without lines; the columns named in ``right`` contain numbers."""
     table = Table(show_edge=False, pad_edge=False, box=None, header_style="dim", padding=(0, 1))
     for name in left:
@@ -221,83 +234,3 @@ def _table(*left: str, right: tuple[str, ...]) -> Table:
     for name in right:
         table.add_column(name, justify="right", overflow="fold")
     return table
-
-
-def print_site(report: SiteReport, console: Console) -> None:
-    """Print the state of a site. Text from other machines is escaped."""
-    colour, state = ("green", "running") if report.running else ("red", "not running")
-    name = f"[bold]{escape(report.client)}[/] of {escape(report.federation)}"
-    console.print(f"{name}  site [{colour}]{state}[/]")
-    if report.connection:
-        age = None if report.last_contact is None else report.at - report.last_contact
-        before = "" if report.running else "when it ran last: "
-        console.print(f"{before}{escape(report.connection)} (checked {format_age(age)})")
-    else:
-        console.print(f"server {escape(report.server)}, never tried")
-    if report.head_at is None:
-        console.print("no classifier yet")
-    else:
-        age = report.at - report.head_at
-        console.print(f"classifier {report.head_classes} classes, received {format_age(age)}")
-    console.print(
-        f"disk {format_bytes(report.disk_bytes)} used, {format_bytes(report.disk_free)} free"
-    )
-    console.print(", ".join(f"{name} {found}" for name, found in report.versions.items()))
-    if report.ca_expires is not None:
-        days = (report.ca_expires - report.at) / 86400
-        console.print(f"ca.crt expires in {days:.0f} days")
-    for alarm in report.alarms[-3:]:
-        console.print(
-            f"[bold red]ALARM[/] a run brought an app that is not fedran's, and was refused: "
-            f"{escape(str(alarm.get('reason', '')))}"
-        )
-    if report.roster:
-        console.print(f"roster {report.roster}")
-    if report.roster_changed:
-        console.print(
-            "[bold red]The server shows another roster[/]: this site takes part in no secure sum "
-            "until it is pinned; see `fedran federation roster`"
-        )
-    _print_own_sums(report, console)
-    if report.tasks or not report.sums:
-        _print_uploads(report, console)
-
-
-def _print_own_sums(report: SiteReport, console: Console) -> None:
-    """The part of a site in secure sums, and what its rows have spent."""
-    for found in report.sums:
-        if found.code == "refused":
-            console.print(
-                f"  [bold]{escape(found.task)}[/]: [bold red]this site refuses[/], and tells the "
-                f"server no reason: {escape(found.reason)}. When rows or list are corrected:",
-                soft_wrap=True,
-            )
-            command = ["fedran", "federation", "repeat", report.folder, found.task]
-            console.print(f"    {escape(shlex.join(command))}", soft_wrap=True)
-            continue
-        members = f", sum of {', '.join(found.members)}" if found.members else ""
-        console.print(
-            f"  [bold]{escape(found.task)}[/]: secure sum, attempt {found.attempt}, "
-            f"{escape(found.code)}, answered up to {found.stage}{escape(members)}"
-        )
-    if report.epsilon is not None:
-        console.print(
-            f"a person with one row in each of these sums has spent epsilon {report.epsilon:.3g}, "
-            "by this site's own record"
-        )
-
-
-def _print_uploads(report: SiteReport, console: Console) -> None:
-    """The uploads of a site, and what they contain."""
-    console.print("\n[bold]Uploads[/]" if report.tasks else "\nno upload was made yet")
-    for task in report.tasks:
-        console.print(
-            f"  [bold]{escape(task.task)}[/]: {escape(task.code)}, {format_bytes(task.bytes)}, "
-            f"made {format_age(report.at - task.made)}"
-        )
-        for what, classes in (("contains", task.classes), ("withheld", task.withheld)):
-            if classes:
-                shown = shortened([f"{format_label(c)} ({n:,})" for c, n in classes], MAX_SHOWN)
-                console.print(f"    {what}: {escape(shown)}")
-        if task.reason:
-            console.print(f"    {escape(task.reason)}", soft_wrap=True)

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -91,29 +92,24 @@ def _accuracy_chart(history: Sequence[SolvedHead]) -> dict[str, Any] | None:
 
     The vertical axis ends at the nearest multiples of 10 %, so that changes can be seen.
     """
-    heads = [(head, head.accuracy) for head in history if head.accuracy is not None]
+    heads = [(head.task, head.accuracy) for head in history if head.accuracy is not None]
     if len(heads) < 2:
         return None
     values = [accuracy for _, accuracy in heads]
-    low, high = math.floor(10 * min(values)) / 10, math.ceil(10 * max(values)) / 10
-    low = min(low, high - 0.1)
-    step = CHART_WIDTH / (len(heads) - 1)
+    high = math.ceil(10 * max(values)) / 10
+    low = min(math.floor(10 * min(values)) / 10, high - 0.1)
+    step, scale = CHART_WIDTH / (len(heads) - 1), CHART_HEIGHT / (high - low)
     points = [
         {
             "x": f"{n * step:.1f}",
-            "y": f"{CHART_HEIGHT * (high - accuracy) / (high - low):.1f}",
-            "accuracy": accuracy,
-            "task": head.task,
+            "y": f"{scale * (high - value):.1f}",
+            "accuracy": value,
+            "task": task,
         }
-        for n, (head, accuracy) in enumerate(heads)
+        for n, (task, value) in enumerate(heads)
     ]
-    return {
-        "points": points,
-        "low": low,
-        "high": high,
-        "width": CHART_WIDTH,
-        "height": CHART_HEIGHT,
-    }
+    size = {"width": CHART_WIDTH, "height": CHART_HEIGHT}
+    return {"points": points, "low": low, "high": high, **size}
 
 
 def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
@@ -121,26 +117,24 @@ def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
 
     The largest classes and the sites with the most rows are shown.
     """
-    counts = {site.client: dict(site.classes) for site in sites if site.classes}
-    totals: dict[str | int, int] = {}
-    for classes in counts.values():
-        for label, n in classes.items():
-            totals[label] = totals.get(label, 0) + n
-    largest_sites = sorted(sites, key=lambda site: site.rows or 0, reverse=True)[:MAX_SITES]
-    wide = {site.client for site in largest_sites}
-    hidden_sites = len(counts)
-    counts = {client: classes for client, classes in counts.items() if client in wide}
-    hidden_sites -= len(counts)
-    largest = max((n for classes in counts.values() for n in classes.values()), default=0)
-    shown = sorted(totals, key=totals.__getitem__, reverse=True)[:MAX_CLASSES]
+    every = [site for site in sites if site.classes]
+    wide = {site.client for site in sorted(every, key=lambda s: -(s.rows or 0))[:MAX_SITES]}
+    columns = {site.client: dict(site.classes) for site in every if site.client in wide}
+    totals = Counter[str | int]()
+    for site in every:
+        totals.update(dict(site.classes))
+    largest = max((n for column in columns.values() for n in column.values()), default=0)
     rows = []
-    for label in sorted(shown, key=sort_key):
-        numbers = [classes.get(label, 0) for classes in counts.values()]
-        shades = [-(-5 * n // largest) if n > 0 else 0 for n in numbers]
-        cells = list(zip(numbers, shades, strict=True))
+    for label in sorted((label for label, _ in totals.most_common(MAX_CLASSES)), key=sort_key):
+        numbers = [column.get(label, 0) for column in columns.values()]
+        cells = [(n, -(-5 * n // largest) if n > 0 else 0) for n in numbers]
         rows.append({"label": label, "total": totals[label], "cells": cells})
-    hidden = {"hidden": len(totals) - len(shown), "hidden_sites": hidden_sites}
-    return {"clients": list(counts), "rows": rows, **hidden}
+    return {
+        "clients": list(columns),
+        "rows": rows,
+        "hidden": len(totals) - len(rows),
+        "hidden_sites": len(every) - len(columns),
+    }
 
 
 def content_security_policy() -> str:

@@ -1,0 +1,382 @@
+"""Examines a site and the rows of a task before anything is sent: ``fedran federation check``.
+
+Problems are what keeps the site from taking part, or what the site or the server would refuse.
+Warnings are likely mistakes.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import shutil
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused, printable, shortened
+from fedran.core.head import Head
+from fedran.core.labels import Label, canonical, named, similar_labels
+from fedran.core.scale import unequal_scales
+from fedran.data.rows import Rows
+from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
+from fedran.federation.protocol.identity import SiteKey, check_private
+from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.protocol.logs import log_file
+from fedran.federation.protocol.messages import Offer, require_same_source
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.protocol.settings import check_address
+from fedran.federation.secure.pinning import PinnedRoster, read_clients, roster_fingerprint
+from fedran.federation.site.settings import (
+    CONNECTION,
+    SitePaths,
+    SiteSettings,
+    last_offer,
+    newest_head,
+)
+from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
+from fedran.federation.site.upload import SCALE_ALIKE, Site
+from fedran.federation.status.model import Finding
+from fedran.wire.files import read_json_object
+from fedran.wire.sizes import human_bytes, larger_than_rows, upload_bytes
+
+MAX_SKEW = 60.0
+"""Seconds between the clocks of site and server above which Flower drops messages."""
+LEAST_FREE = 2**30
+"""Bytes of free disk space below which there is a warning."""
+SCALE = 10.0
+"""Factor between the row energy of this site and of the others that is a likely mistake."""
+POOR = 0.5
+"""Share of the classifier's accuracy by chance above which it is not called poor."""
+SAMPLE = 2000
+"""Rows whose random features are computed."""
+
+
+def check_site(
+    paths: SitePaths, task: str | None = None, *, insecure: bool = False, roster: Path | None = None
+) -> Iterator[Finding]:
+    """All findings about a site, and about the rows of a task.
+
+    ``roster`` is a file to compare with the pinned roster, instead of what the server showed last.
+    """
+    settings = paths.settings()
+    try:
+        yield Finding("ok", f"flwr {version('flwr')}, fedran {version('fedran')}")
+    except PackageNotFoundError:
+        yield Finding("problem", "Flower is not installed", "pip install 'fedran[flower]'")
+    yield _key(paths.folder / settings.key, SiteKey.load)
+    yield _key(paths.folder / settings.node_key, lambda path: check_private(path, "the key"))
+    free = shutil.disk_usage(paths.folder).free
+    full = Finding(
+        "warning",
+        f"{human_bytes(free)} of disk space are free",
+        "free some space: uploads are written before they are sent",
+    )
+    yield full if free < LEAST_FREE else Finding("ok", full.text)
+    if settings.privacy != "none" or roster is not None:
+        yield _roster(paths, roster)
+    yield from _connection(settings.server, None if insecure else paths.folder / settings.ca)
+    yield _service(paths)
+    yield from _data(paths, settings) if task is None else check_rows(paths, task)
+
+
+def _key(path: Path, load: Callable[[Path], object]) -> Finding:
+    try:
+        load(path)
+    except (OSError, ValueError) as reason:
+        remedy = "restore the file from your backup; for a lost key, see the how-to on lost keys"
+        return Finding("problem", str(reason), remedy)
+    return Finding("ok", f"{path.name} can be read by its owner only")
+
+
+def _roster(paths: SitePaths, file: Path | None) -> Finding:
+    """Whether this site trusts the roster of the server's secure sums."""
+    pinned = PinnedRoster(paths.state)
+    shown = read_clients(Roster.load(file).clients) if file else pinned.shown or pinned.clients
+    given = f" --roster {file}" if file else ""
+    command = f"fedran federation check {paths.folder}{given} --trust FINGERPRINT"
+    if not shown:
+        remedy = "run a task, or name the server's roster.toml with --roster"
+        return Finding("problem", "the server has shown no roster of its sites yet", remedy)
+    found = f"roster of {len(shown)} sites, fingerprint {roster_fingerprint(shown)}"
+    if marks := [f"{client} {mark}" for client, mark in pinned.marks(shown).items()]:
+        remedy = "call the server's owner, compare the names and the fingerprint, then pin it: "
+        text = f"this site has NOT pinned the {found}: {', '.join(marks)}"
+        return Finding("problem", text, remedy + command)
+    return Finding("ok", f"this site has pinned the {found}")
+
+
+def _connection(server: str, ca: Path | None) -> Iterator[Finding]:
+    """The certificate, the connection over TLS, and the difference of the clocks."""
+    if ca is not None:
+        expires = certificate_expiry(ca)
+        if expires is None:
+            remedy = "copy the server's tls/ca.crt to this file, over a channel that you trust"
+            yield Finding("problem", f"{ca.name} is missing or not a certificate", remedy)
+            return
+        days = (expires - time.time()) / 86400
+        late = Finding(
+            "warning",
+            f"{ca.name} expires in {days:.0f} days",
+            "ask the server's owner for the new ca.crt",
+        )
+        yield late if days <= WARN_DAYS else Finding("ok", late.text)
+    reason, remedy = why_unreachable(server, ca)
+    if reason:
+        yield Finding("problem", f"{server}: {reason}", remedy)
+        return
+    yield Finding("ok", f"{server} answers{' over TLS' if ca else ''}")
+    skew = _clock_skew(server, ca)
+    if skew is None:
+        yield Finding("ok", "the server does not tell its time")
+        return
+    text = f"the clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
+    if abs(skew) > MAX_SKEW:
+        yield Finding("problem", text, "set the clock with NTP (timedatectl set-ntp true)")
+    else:
+        yield Finding("ok", text)
+
+
+def _clock_skew(server: str, ca: Path | None) -> float | None:
+    """Seconds by which this clock is ahead, from the date in an answer over HTTP."""
+    host, port = check_address(server)
+    connection: http.client.HTTPConnection
+    if ca is None:
+        connection = http.client.HTTPConnection(host, port, timeout=5)
+    else:
+        context = ssl.create_default_context(cafile=ca)
+        connection = http.client.HTTPSConnection(host, port, timeout=5, context=context)
+    try:
+        connection.request("HEAD", "/")
+        there = email.utils.parsedate_to_datetime(connection.getresponse().headers["Date"])
+    except (OSError, http.client.HTTPException, TypeError, ValueError):
+        return None
+    finally:
+        connection.close()
+    return time.time() - there.timestamp()
+
+
+def _service(paths: SitePaths) -> Finding:
+    if lock_holder(paths.folder / "log") is None:
+        remedy = f"start it: fedran federation client {paths.folder}"
+        return Finding("warning", "the site does not run", remedy)
+    last = read_json_object(paths.state / CONNECTION)
+    if last.get("connected") is False:
+        remedy = f"its log says more: {log_file(paths.folder)}"
+        return Finding("problem", f"the site runs. {last['state']}", remedy)
+    return Finding("ok", "the site runs")
+
+
+def _data(paths: SitePaths, settings: SiteSettings) -> Iterator[Finding]:
+    """Whether there are rows, without reading them."""
+    try:
+        if settings.folder is None:
+            FunctionSource(settings.entry or "")
+            yield Finding("ok", f"the function {settings.entry} can be imported")
+            return
+        folder = FolderSource(paths.folder / settings.folder).folder
+    except (OSError, ValueError) as reason:
+        yield Finding("problem", str(reason), "correct `folder` or `entry` in site.toml")
+        return
+    tasks = sorted({path.stem for path in folder.iterdir() if path.suffix in SUFFIXES})
+    if tasks:
+        text = f"rows of {shortened(tasks, 8)}; name a task to check its rows"
+        yield Finding("ok", text)
+    else:
+        expected = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
+        yield Finding("problem", "no file with rows", f"put {expected} into {folder}")
+
+
+def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Iterator[Finding]:
+    """Findings about the rows of a task, beside the last offer and the newest head, if any."""
+    site, settings, state = Site.load(paths.settings_file), paths.settings(), paths.state
+    offer = last_offer(state) if offer is None else offer
+    try:
+        data = site.source(task)
+        if offer is not None:
+            data = data.in_order(offer.columns, f"rows of {task}")
+    except (ValueError, OSError, ImportError) as reason:
+        yield Finding("problem", str(reason))
+        return
+    head = newest_head(state)
+    yield _describe(data, task)
+    yield from _columns(data, offer)
+    # Under differential privacy, no class is withheld.
+    private = settings.privacy == "dp" or (offer is not None and offer.privacy == "dp")
+    least = 1 if private else settings.min_class_count
+    yield from check_labels(data.y, least, offer.classes if offer else (), head)
+    if missing := data.y.count(None):
+        fate = "some may get a pseudo-label, which counts with the upload"
+        remedy = 'pseudo_labels = "none" in site.toml leaves them out'
+        if settings.pseudo_labels == "none" or private:
+            fate, remedy = "they are left out", ""
+        text = f"{missing:,} of {len(data.y):,} rows have no label: {fate}"
+        yield Finding("warning" if remedy else "ok", text, remedy)
+    if data.is_images:
+        yield _backbone(site, offer)
+        return
+    if offer is not None:
+        try:
+            offer.require(settings.federation, settings.source)
+        except Refused as reason:
+            yield Finding("problem", str(reason))
+    features = list(_features(data.X, offer))
+    yield from features
+    if text := unequal_scales(data.X, data.columns, offer.kind if offer else "cosine"):
+        yield Finding("warning", text, SCALE_ALIKE)
+    if offer is None:
+        yield Finding(
+            "ok",
+            "the server has made no offer yet, so width, sign, columns and the scale of other "
+            "sites were not compared",
+        )
+    elif all(finding.level != "problem" for finding in features):
+        yield from _scale(data, offer, head)
+        yield from _size(site, data, offer)
+
+
+def _describe(data: Rows, task: str) -> Finding:
+    kind = "images" if data.is_images else "features"
+    shape = " x ".join(map(str, data.X.shape[1:]))
+    classes = len({label for label in data.y if label is not None})
+    text = f"task {task}: {len(data.y):,} rows, {kind} {shape} ({data.X.dtype}), {classes} classes"
+    return Finding("ok", text)
+
+
+def _columns(data: Rows, offer: Offer | None) -> Iterator[Finding]:
+    """Which columns are features, and what their order is compared with."""
+    listed, found = offer.columns if offer else (), data.columns
+    if listed and found:
+        yield Finding("ok", "the columns are put in the order that the server lists")
+    elif found or (listed and not data.is_images):
+        first, last = (printable(repr((found or listed)[i]), 60) for i in (0, -1))
+        text = f"the columns have no names, and must be in the server's order, {first} to {last}"
+        if found:
+            text = f"the columns are features in the file's order, from {first} to {last}; it must "
+            text += "be the same at all sites, and `columns` in server.toml makes sure of it"
+        yield Finding("ok", text)
+
+
+def check_labels(
+    y: Sequence[Any], least: int, classes: Collection[Label], head: Head | None
+) -> Iterator[Finding]:
+    """Rare classes, and labels that are not those of the federation."""
+    counts = Counter(canonical(label) for label in y if label is not None)
+    if not counts:
+        yield Finding("problem", "no row has a label")
+        return
+    rare = [label for label, n in counts.items() if n < least]
+    if len(rare) == len(counts):
+        yield Finding("problem", f"no class has {least} rows, so nothing would be sent")
+    elif rare:
+        yield Finding("ok", f"withheld, with fewer than {least} rows each: {named(rare)}")
+    known = set(classes) or set(head.classes if head is not None else ())
+    if text := similar_labels(counts, known):
+        yield Finding("warning", text, "use one spelling")
+    strange = [label for label in counts if label not in known]
+    if strange and classes:
+        yield Finding(
+            "problem",
+            f"the server does not accept the labels {named(strange)}; it lists {named(classes)}",
+            "correct them, or ask its owner to add them to `classes` in server.toml",
+        )
+    elif strange and known:
+        yield Finding("ok", f"new to the federation: {named(strange)}")
+
+
+def _backbone(site: Site, offer: Offer | None) -> Finding:
+    """Whether the backbone for images can be loaded and is that of the federation."""
+    if site.backbone is None:
+        remedy = "set `backbone` in site.toml"
+        return Finding("problem", "the rows are images, but site.toml names no backbone", remedy)
+    try:
+        network = site.backbone()
+        if offer is not None:
+            require_same_source(network.source, offer.source)
+    except (ValueError, OSError, ImportError) as reason:
+        return Finding("problem", str(reason))
+    return Finding("ok", f"images are prepared with {network.preprocess}")
+
+
+def _features(X: NDArray[Any], offer: Offer | None) -> Iterator[Finding]:
+    """Type, width, finiteness and sign of features (n, d)."""
+    if X.dtype.kind not in "fiub":
+        yield Finding("problem", f"features must be numbers, got the type {X.dtype}")
+        return
+    if X.dtype.kind != "f":
+        yield Finding("ok", f"features have the type {X.dtype}; they become float32")
+    if offer is not None and X.shape[1] != offer.in_features:
+        text = f"the server expects {offer.in_features} columns, the rows have {X.shape[1]}"
+        yield Finding("problem", text)
+        return
+    bad = ~np.isfinite(X).all(axis=1)
+    if bad.any():
+        text = f"{bad.sum():,} of {len(X):,} rows contain NaN or infinity, the first is row "
+        yield Finding("problem", f"{text}{int(np.argmax(bad))}", "remove or repair them")
+        return
+    zero = ~X.any(axis=1)
+    if zero.any():
+        yield Finding("warning", f"{zero.sum():,} of {len(X):,} rows are all zeros")
+    if offer is None or not X.size:
+        return
+    negative = float(np.mean(X < 0))
+    if offer.kind == "hellinger" and negative:
+        yield Finding(
+            "problem",
+            f"{negative:.1%} of the values are negative, but the server declares features that "
+            "are never negative (kind 'hellinger')",
+            "send features that are not scaled or centred",
+        )
+    elif offer.kind != "hellinger" and not negative:
+        yield Finding("ok", f"no value is negative, although kind {offer.kind!r} allows any sign")
+
+
+def _scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
+    """The energy of random features beside other sites', and what the newest head makes of them."""
+    rows = np.linspace(0, len(data.y) - 1, min(len(data.y), SAMPLE)).astype(int)
+    if not len(rows):
+        return
+    H = np.asarray(offer.features()(data.X[rows]), np.float64)
+    energy = float(np.mean(np.sum(H**2, axis=1)))
+    if offer.message == "summary" and offer.row_energy > 0 and energy > 0:
+        ratio = energy / offer.row_energy
+        if not 1 / SCALE <= ratio <= SCALE:
+            text = f"the rows have {ratio:.3g} times the energy of other sites' rows"
+            remedy = "are the features scaled in another way, or made by another backbone?"
+            yield Finding("warning", text, remedy)
+    if head is None or head.fingerprint != offer.features().fingerprint:
+        return
+    y = [data.y[i] for i in rows]
+    known = [i for i, label in enumerate(y) if label in head.classes]
+    if len(known) >= 20 and len(head.classes) > 1:
+        right = np.asarray(head.predict(H[known].astype(np.float32))).tolist()
+        share = float(np.mean([a == y[i] for a, i in zip(right, known, strict=True)]))
+        chance = max(Counter(y[i] for i in known).values()) / len(known)
+        text = f"the newest classifier recognises {share:.0%} of the rows of known classes"
+        if share < POOR * chance:
+            remedy = "are labels swapped, or the features made in another way?"
+            yield Finding("warning", text, remedy)
+        else:
+            yield Finding("ok", text)
+
+
+def _size(site: Site, data: Rows, offer: Offer) -> Iterator[Finding]:
+    """Whether a summary fits the budget, and whether it is larger than the rows it describes."""
+    counts = Counter(canonical(label) for label in data.y if label is not None)
+    sent = [n for n in counts.values() if n >= site.settings.min_class_count]
+    if offer.message != "summary" or offer.privacy != "none" or not sent:
+        return
+    try:
+        rank = site.rank(site.limited(offer), sum(sent), len(sent))
+    except Refused as reason:
+        yield Finding("problem", str(reason))
+        return
+    about = upload_bytes(offer.out_features, rank, len(sent))
+    if text := larger_than_rows(about, len(data.y), data.X.shape[1]):
+        yield Finding("ok", f"about {text}")

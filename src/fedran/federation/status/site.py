@@ -1,0 +1,156 @@
+"""Reads the state of a site. Only reads files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from fedran.federation.protocol.connection import certificate_expiry
+from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.secure.attempt import STAGES
+from fedran.federation.secure.contribution import spent_epsilon
+from fedran.federation.secure.pinning import PinnedRoster, key_fingerprint, roster_fingerprint
+from fedran.federation.server.schema import SolvedHead
+from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.settings import (
+    ALARMS,
+    CONNECTION,
+    HEAD,
+    OUTBOX,
+    SitePaths,
+    newest_head,
+)
+from fedran.federation.site.sum_files import FOLDER, SumFiles
+from fedran.federation.status.model import Finding, Outcome, SiteStatus, Status
+from fedran.wire.files import folder_bytes, read_json_object
+from fedran.wire.validation import FILE_LIMITS
+
+
+def read_site(paths: SitePaths) -> Status:
+    """The state of a site now."""
+    settings, state = paths.settings(), paths.state
+    pinned, contact = PinnedRoster(state), read_json_object(state / CONNECTION)
+    known, shown = pinned.clients, pinned.shown or pinned.clients
+    marks = pinned.marks(shown)
+    findings = list(_alarms(state / ALARMS))
+    if known and marks:
+        text = "The server shows another roster: this site takes part in no secure sum."
+        remedy = f"Compare and pin it: `fedran federation check {paths.folder}` says how."
+        findings.append(Finding("problem", text, remedy))
+    uploads, budget = list(_uploads(state / OUTBOX)), ""
+    if (state / FOLDER).is_dir():
+        uploads += _sums(SumFiles(state))
+        budget = _budget(SumFiles(state), settings.max_delta)
+    return Status(
+        at=time.time(),
+        federation=settings.federation,
+        client=settings.client,
+        folder=str(paths.folder),
+        running=lock_holder(paths.folder / "log") is not None,
+        findings=findings,
+        sites=[
+            SiteStatus(
+                client,
+                client in known and client in shown,
+                key_fingerprint(shown.get(client) or known[client]),
+                marks.get(client, ""),
+            )
+            for client in sorted({*known, *shown})
+        ],
+        disk_bytes=folder_bytes(state),
+        disk_free=shutil.disk_usage(paths.folder).free,
+        certificate_expires=certificate_expiry(paths.folder / settings.ca),
+        checked=contact.get("at") if isinstance(contact.get("at"), float) else None,
+        connection=str(contact.get("state", "")) or f"server {settings.server}, never tried",
+        head=_head(state),
+        uploads=uploads,
+        roster=roster_fingerprint(shown) if shown else "",
+        budget=budget,
+    )
+
+
+def _head(state: Path) -> SolvedHead | None:
+    """The classifier that the site has. Only the server knows the task and the accuracy."""
+    if (head := newest_head(state)) is None:
+        return None
+    file = (state / HEAD).stat()
+    return SolvedHead(0, file.st_mtime, "", "", len(head.classes), file.st_size, None, 0.0, 0)
+
+
+def _alarms(path: Path) -> Iterator[Finding]:
+    """The newest runs whose app was not ours. Lines that cannot be read are left out."""
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for line in lines[-3:]:
+        with suppress(ValueError, TypeError, KeyError):
+            text = "ALARM: a run brought an app that is not fedran's, and was refused"
+            yield Finding("problem", f"{text}: {json.loads(line)['reason']}")
+
+
+def _uploads(folder: Path) -> list[Outcome]:
+    """The uploads in the outbox, oldest first, each with its receipt."""
+    outbox, found = Outbox(folder), []
+    for path in folder.glob("*.envelope") if folder.is_dir() else ():
+        receipt = outbox.receipt(path.stem)
+        try:
+            file = path.stat()
+        except FileNotFoundError:  # withdrawn or put aside meanwhile
+            continue
+        try:
+            message = open_envelope(path.read_bytes(), FILE_LIMITS).message()
+            classes = list(zip(message.classes, map(int, message.counts), strict=True))
+        except (OSError, ValueError):
+            classes = []
+        upload = Outcome(
+            file.st_mtime,
+            "",
+            path.stem,
+            receipt.code.value if receipt else "pending",
+            receipt.reason if receipt else "",
+            rows=sum(n for _, n in classes),
+            bytes=file.st_size,
+            classes=classes,
+            withheld=[(label, n) for label, n in outbox.note(path.stem).get("withheld", [])],
+        )
+        found.append((file.st_mtime, upload))
+    return [upload for _, upload in sorted(found, key=lambda pair: pair[0])]
+
+
+def _sums(files: SumFiles) -> Iterator[Outcome]:
+    """The part of this site in the newest attempt at the secure sum of each task."""
+    for task in sorted({path.stem for path in files.folder.glob("*.note")}):
+        try:
+            newest, note = files.state(task), files.note(task)
+        except (OSError, ValueError):  # it changes while it is read, or is damaged
+            continue
+        if refused := str(note.get("refused") or ""):
+            reason = f"this site refuses, and tells the server no reason: {refused}"
+            yield Outcome(None, "", task, "refused", reason)
+        elif newest is not None:
+            answered = [str(stage) for stage in STAGES if stage in newest.answers]
+            reason = f"attempt {newest.attempt.number}, answered up to {(answered or ['none'])[-1]}"
+            members = list(newest.survivors)
+            if members:
+                reason += f", sum of {', '.join(members)}"
+            if told := note.get("reason"):
+                reason += f"; {told}"
+            code = str(note.get("code", "pending"))
+            yield Outcome(None, "", task, code, reason, members=members)
+
+
+def _budget(files: SumFiles, delta: float) -> str:
+    """What a person with one row in every task has spent; empty if nothing."""
+    try:
+        sent = files.sent()
+    except (OSError, ValueError):  # it changes while it is read, or is damaged
+        return ""
+    if not sent:
+        return ""
+    return (
+        "A person with one row in each of these sums has spent epsilon "
+        f"{spent_epsilon(sent.values(), delta):.3g}, by this site's own record."
+    )

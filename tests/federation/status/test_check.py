@@ -1,0 +1,290 @@
+"""What ``check`` finds about a site, and about the rows of a task before anything is sent."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+import fedran
+from fedran.core.errors import Refused
+from fedran.federation.ops import keys
+from fedran.federation.ops.flower import free_port
+from fedran.federation.ops.scaffold import make_site
+from fedran.federation.ops.sums import trust_roster
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.messages import PROTOCOL, Offer
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.site.settings import SitePaths
+from fedran.federation.status import check
+from fedran.federation.status.check import check_labels, check_rows, check_site
+from helpers.made_site import OFFER, rows
+
+
+@pytest.fixture
+def paths(tmp_path):
+    keys.make_certificates(tmp_path / "tls")
+    ca, server = tmp_path / "tls" / "ca.crt", f"127.0.0.1:{free_port()}"
+    make_site(tmp_path / "site", federation="trial", client="site-1", server=server, ca=ca)
+    return SitePaths(tmp_path / "site")
+
+
+def findings(paths, X, y, offer=OFFER, task="may"):
+    np.savez(paths.folder / "data" / f"{task}.npz", features=X, labels=y)
+    return list(check_rows(paths, task, offer))
+
+
+def told(found, *levels):
+    """The findings of some levels as one text."""
+    return " ".join(f"{f.text}; {f.remedy}" for f in found if f.level in levels)
+
+
+def change(paths, name, value):
+    """Another value of a setting in site.toml."""
+    lines = paths.settings_file.read_text().splitlines()
+    kept = [line for line in lines if not line.startswith(f"{name} =")]
+    paths.settings_file.write_text("\n".join([f'{name} = "{value}"', *kept]))
+
+
+def offered(paths):
+    """The server has made an offer."""
+    paths.state.mkdir(exist_ok=True)
+    (paths.state / "offer.json").write_text(json.dumps(OFFER.fields()))
+
+
+def test_a_new_site_lacks_data_and_a_server_and_does_not_run(paths):
+    found = list(check_site(paths))
+    assert [finding.level for finding in found].count("problem") == 2
+    assert "put TASK.npz or TASK.csv or TASK.parquet into" in told(found, "problem")
+    assert "may be down; check that 127.0.0.1:" in told(found, "problem")
+    assert "fedran federation client" in told(found, "warning")
+    assert all(finding.level == "ok" or finding.remedy for finding in found)
+
+
+def test_with_a_task_its_rows_are_checked_too(paths):
+    X, y = rows()
+    np.savez(paths.folder / "data" / "june.npz", features=np.where(X > 2, np.nan, X), labels=y)
+    assert "rows of june" in told(check_site(paths), "ok")
+    assert "NaN" not in told(check_site(paths), "problem")
+    assert "NaN" in told(check_site(paths, "june"), "problem")
+    (paths.folder / "data" / "june.npz").write_bytes(b"nonsense")
+    assert "june.npz" in told(check_site(paths, "june"), "problem")
+
+
+def test_a_site_that_runs_and_is_not_admitted_is_a_problem(paths):
+    paths.state.mkdir(exist_ok=True)
+    note = {"state": "the SuperNode ended: not admitted", "connected": False}
+    (paths.state / "connection.json").write_text(json.dumps(note))
+    with locked(paths.folder / "log"):
+        assert "not admitted" in told(check_site(paths), "problem")
+        (paths.state / "connection.json").write_text(json.dumps({**note, "connected": True}))
+        assert "the site runs" in told(check_site(paths), "ok")
+
+
+def test_lost_keys_a_full_disk_and_a_missing_certificate_are_named(paths, monkeypatch):
+    (paths.folder / "site.key").unlink()
+    (paths.folder / "node.key").chmod(0o644)
+    (paths.folder / "ca.crt").write_text("nonsense")
+    usage = shutil.disk_usage(paths.folder)._replace(free=1000)
+    monkeypatch.setattr(check.shutil, "disk_usage", lambda _: usage)
+    found = list(check_site(paths))
+    for words in ("no such file", "chmod 600", "ca.crt is missing or not a certificate"):
+        assert words in told(found, "problem")
+    assert "free some space" in told(found, "warning")
+
+
+def test_the_server_of_an_insecure_site_needs_no_certificate(paths):
+    (paths.folder / "ca.crt").unlink()
+    found = told(check_site(paths, insecure=True), "problem")
+    assert ("ca.crt" in found, "nothing listens there" in found) == (False, True)
+
+
+def test_a_roster_that_nobody_pinned_or_that_has_changed_is_a_problem(paths, tmp_path):
+    change(paths, "privacy", "secure")
+    assert "no roster" in told(check_site(paths), "problem")
+    with pytest.raises(FileNotFoundError, match="--roster"):
+        trust_roster(paths, "x")
+    clients = {f"site-{i}": SiteKey.generate().public for i in (1, 2, 3)}
+    file = tmp_path / "roster.toml"
+    Roster(clients).save(file)
+    found = told(check_site(paths, roster=file), "problem")
+    for words in ("NOT pinned", "site-2 NEW", roster_fingerprint(clients), f"--roster {file}"):
+        assert words in found
+    with pytest.raises(Refused, match="fingerprint"):
+        trust_roster(paths, "750e 41a1", file)
+    assert trust_roster(paths, roster_fingerprint(clients), file) == roster_fingerprint(clients)
+    assert "has pinned the roster of 3 sites" in told(check_site(paths), "ok")
+    with pytest.raises(Refused):
+        PinnedRoster(paths.state).require({"site-1": clients["site-1"]})
+    assert "site-2 REMOVED, site-3 REMOVED" in told(check_site(paths), "problem")
+
+
+def test_a_clock_that_is_wrong_is_a_problem(paths, monkeypatch):
+    answer = SimpleNamespace(headers={"Date": "Mon, 16 Nov 2026 06:00:00 GMT"})
+    monkeypatch.setattr(check, "why_unreachable", lambda *_: ("", ""))
+    connection = check.http.client.HTTPSConnection
+    monkeypatch.setattr(connection, "request", lambda *_: None)
+    monkeypatch.setattr(connection, "getresponse", lambda _: answer)
+    for ahead, level in ((300, "problem"), (-20, "ok")):
+        monkeypatch.setattr(check.time, "time", lambda ahead=ahead: 1794808800.0 + ahead)
+        assert f"{abs(ahead)} s {'ahead' if ahead > 0 else 'behind'}" in told(
+            check_site(paths), level
+        )
+
+
+def test_good_rows_have_no_problems_and_no_warnings(paths):
+    X, y = rows()
+    found = findings(paths, X - 0.5, np.array(y))
+    assert {finding.level for finding in found} == {"ok"}
+    assert "60 rows, features 6 (float64), 3 classes" in told(found, "ok")
+
+
+def test_the_column_of_labels_is_named_in_the_settings(paths):
+    X, y = rows()
+    lines = [",".join([*map(repr, x), f"c{label}"]) for x, label in zip(X.tolist(), y, strict=True)]
+    (paths.folder / "data" / "may.csv").write_text("\n".join(["a,b,c,d,e,f,kind", *lines]))
+    (found,) = check_rows(paths, "may", OFFER)
+    assert 'set label_column = "kind" in site.toml' in found.text
+    change(paths, "label_column", "kind")
+    assert {finding.level for finding in check_rows(paths, "may", OFFER)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("alter", "changes", "words"),
+    [
+        (lambda X: X[:, :5], {}, "expects 6 columns, the rows have 5"),
+        (lambda X: np.where(X[4, 2] == X, np.nan, X), {}, "1 of 60 rows contain NaN or infinity"),
+        (lambda X: X - 0.5, {"kind": "hellinger"}, "values are negative"),
+        (lambda X: X.astype(str), {}, "the type <U"),
+        (lambda X: X, {"budget_bytes": 1024}, "budget_bytes: expected room for the sums of 3"),
+    ],
+)
+def test_rows_that_would_be_refused_are_problems(alter, changes, words, paths):
+    X, y = rows()
+    found = findings(paths, alter(X), np.array(y), replace(OFFER, **changes))
+    assert words in told(found, "problem")
+
+
+def test_rows_of_another_scale_than_the_federation_are_a_warning(paths):
+    X, y = rows()
+    usual = float(np.mean(np.sum(np.asarray(OFFER.features()(X)) ** 2, axis=1)))
+    offer = replace(OFFER, row_energy=usual)
+    assert told(findings(paths, X, np.array(y), offer), "warning") == ""
+    assert "6.5e+04 times" in told(findings(paths, 255 * X, np.array(y), offer), "warning")
+
+
+def test_swapped_labels_are_noticed_with_the_newest_head(paths):
+    X, y = rows(300)
+    phi = OFFER.features()
+    server = fedran.Aggregator(phi.out_features, fingerprint=phi.fingerprint)
+    summary = fedran.summarize(phi(X), y, rank=40, fingerprint=phi.fingerprint)
+    server.absorb(summary, client="a", task="t")
+    offered(paths)
+    fedran.save(server.solve(), paths.state / "head.fedran")
+    good = findings(paths, X, np.array(y), None)
+    assert (told(good, "warning"), "recognises" in told(good, "ok")) == ("", True)
+    swapped = findings(paths, X, (np.array(y) + 1) % 3, None)
+    assert "labels swapped" in told(swapped, "warning")
+
+
+def test_without_an_offer_the_rows_themselves_are_checked(paths):
+    X, y = rows()
+    X[3, 2] = np.inf
+    found = findings(paths, X, np.array(y), None)
+    assert "the first is row 3" in told(found, "problem")
+    assert "no offer yet" in told(found, "ok")
+    assert "no rows for task july yet" in told(check_rows(paths, "july"), "problem")
+
+
+def test_labels_are_compared_with_the_list_of_the_federation():
+    listed = (0, 1, 2)
+    warning, problem = check_labels([0] * 5 + ["1"] * 5 + ["two"] * 5, 5, listed, None)
+    assert (warning.level, problem.level) == ("warning", "problem")
+    assert "1 and '1'" in warning.text
+    assert "does not accept the labels '1', 'two'; it lists 0, 1, 2" in problem.text
+    assert list(check_labels([0] * 5 + [1] * 5, 5, listed, None)) == []
+
+
+def test_variants_and_rare_labels_are_named():
+    y = ["Cat"] * 5 + ["cat "] * 5 + ["dog"] * 2 + [None]
+    found = list(check_labels(y, 5, (), None))
+    assert "fewer than 5 rows each: 'dog'" in told(found, "ok")
+    assert "'Cat' and 'cat '" in told(found, "warning")
+    assert "no row has a label" in told(check_labels([None], 5, (), None), "problem")
+    assert "nothing would be sent" in told(check_labels([1], 5, (), None), "problem")
+
+
+def test_rows_without_a_label_are_counted_with_what_becomes_of_them(paths):
+    X, y = rows(90)
+    half = np.array([str(v) if i % 2 else "" for i, v in enumerate(y)])
+    assert "45 of 90 rows have no label: some may get" in told(findings(paths, X, half), "warning")
+    change(paths, "pseudo_labels", "none")
+    found = findings(paths, X, half)
+    assert ("left out" in told(found, "ok"), told(found, "warning")) == (True, "")
+
+
+def test_an_offer_carries_class_list_scale_and_protocol():
+    offer = replace(OFFER, classes=(1, "1", "cat"), row_energy=2.5)
+    again = Offer.read(json.loads(json.dumps(offer.fields())))
+    assert again == offer
+    older = {k: v for k, v in offer.fields().items() if k not in ("classes", "protocol")}
+    assert Offer.read(older).classes == ()
+    for wrong in ([1.5], [True], ["x" * 300], "cat", [None]):
+        with pytest.raises(Refused, match="classes"):
+            Offer.read({**offer.fields(), "classes": wrong})
+
+
+@pytest.mark.parametrize("wrong", [PROTOCOL + 1, 10**9])
+def test_an_offer_of_a_later_protocol_is_refused_with_a_remedy(wrong):
+    """Whatever else such an offer contains: its fields may have another meaning."""
+    with pytest.raises(Refused, match=r"expected version 1 or earlier.*install the version"):
+        Offer.read({"protocol": wrong, "task": {"new": "meaning"}})
+
+
+def test_a_backbone_that_is_missing_damaged_or_another_one_is_a_problem(paths):
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
+    from fedran.backbones.vit import vit_backbone
+    from helpers.tiny_vit import tiny_vit
+
+    images = np.zeros((6, 8, 8, 3), np.uint8)
+    np.savez(paths.folder / "data" / "may.npz", images=images, labels=["a"] * 6)
+    offer = replace(OFFER, in_features=16, source=vit_backbone(tiny_vit(), "cpu").source)
+    assert "names no backbone" in told(check_rows(paths, "may", offer), "problem")
+    change(paths, "backbone", "vit:model.safetensors")
+    weights = paths.folder / "model.safetensors"
+    wanted = {
+        Path(tiny_vit()).read_bytes(): ("ok", "images are prepared with bicubic 8x8"),
+        Path(tiny_vit(seed=3)).read_bytes(): ("problem", "features made in the same way"),
+        Path(tiny_vit()).read_bytes()[:-9]: ("problem", "expected a .safetensors file"),
+    }
+    for content, (level, words) in wanted.items():
+        weights.write_bytes(content)
+        assert words in told(check_rows(paths, "may", offer), level)
+    weights.unlink()
+    assert "does not exist" in told(check_rows(paths, "may"), "problem")
+
+
+@pytest.mark.parametrize("copies", [1, 30])
+def test_a_summary_that_is_larger_than_its_rows_is_noted(paths, copies):
+    X, y = rows()
+    found = findings(paths, np.tile(X, (copies, 1)), np.tile(y, copies))
+    assert ("of uploads describe 1.4 KiB of rows" in told(found, "ok")) == (copies == 1)
+
+
+def test_no_class_is_withheld_under_differential_privacy(paths):
+    X, _ = rows(6)
+    names = np.array([f"c{i}" for i in range(6)])
+    assert "no class has 5 rows" in told(findings(paths, X, names, None), "problem")
+    listed = {"classes": tuple(names.tolist()), "out_features": OFFER.in_features}
+    private = replace(OFFER, privacy="dp", **listed)
+    assert "no class has" not in told(findings(paths, X, names, private), "problem")
+    change(paths, "privacy", "dp")
+    assert "no class has" not in told(findings(paths, X, names, None), "problem")
