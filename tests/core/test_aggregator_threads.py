@@ -64,7 +64,7 @@ def test_threads_may_solve_absorb_new_classes_and_read_at_the_same_time(device):
             assert agg.accounts.n_rows % 9 == 0
             assert agg.gram().shape == (M, M)
             assert f"M={M}" in repr(agg)
-            seen.append((len(agg.classes), len(agg.absorbed), agg.bounds.trace))
+            seen.append((len(agg.classes), len(agg.absorbed), agg.accounts.cut))
         return seen
 
     with ThreadPoolExecutor(8) as pool:

@@ -42,7 +42,7 @@ def test_a_loaded_aggregator_has_every_attribute_and_knows_its_uploads(form, tmp
     loaded = fedran.load(tmp_path / "a")
     for name in ("out_features", "dtype", "fingerprint", "classes"):
         assert getattr(loaded, name) == getattr(agg, name)
-    for name in ("counts", "accounts", "absorbed", "rank", "bounds"):
+    for name in ("counts", "accounts", "absorbed", "rank"):
         assert getattr(loaded, name) == getattr(agg, name)
     rank, center = 1 if form == "stack" else 3, CENTER_OF.get(form, "class")
     assert not loaded.absorb(upload(1, rank=rank, center=center), client="c1", task="t0")

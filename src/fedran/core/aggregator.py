@@ -13,14 +13,12 @@ import numpy as np
 
 from fedran.core._linalg.arrays import Array, Float, to_device
 from fedran.core.accounts import Accounts
-from fedran.core.bounds import GramBounds, gram_bounds
 from fedran.core.class_sums import ClassSums
-from fedran.core.errors import Refused, positive_integer
+from fedran.core.errors import Refused, check_id, positive_integer
 from fedran.core.exact_sum import ExactSum
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.head import Head
-from fedran.core.ids import check_id
 from fedran.core.labels import Label, warn_of_similar
 from fedran.core.mixture import Mixture
 from fedran.core.ridge import Ridge, seen_directions
@@ -112,11 +110,6 @@ class Aggregator:
     def accounts(self) -> Accounts:
         """Accounts of everything absorbed, merges included."""
         return self._sum.accounts
-
-    @property
-    def bounds(self) -> GramBounds:
-        """The bounds of Theorem 1 and its corollaries for the present state."""
-        return gram_bounds(self.accounts)
 
     @property
     def absorbed(self) -> dict[Key, str]:

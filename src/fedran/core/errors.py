@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Names of clients, tasks and federations, which become keys, file names and table cells."""
 
 
 class Refused(ValueError):
@@ -106,6 +110,18 @@ def real_number(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     return float(value)
+
+
+def check_id(value: object, what: str) -> str:
+    """``value`` if it is an id: 1 to 64 of A-Z a-z 0-9 . _ -
+
+    >>> check_id("site-3", "client")
+    'site-3'
+    """
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        expected = "text of 1 to 64 ASCII letters, digits, '.', '_' or '-'"
+        raise Refused(what, expected, repr(value))
+    return value
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -25,7 +25,6 @@ from fedran.core._linalg.arrays import (
     to_numpy,
 )
 from fedran.core.accounts import Accounts
-from fedran.core.bounds import paper_weight_bound, weight_bound
 from fedran.core.calibration import SCORE_RANGE, Calibration, log_softmax
 from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused, printable, real_number
@@ -256,3 +255,31 @@ def make_head(
         eps_W_paper=paper_weight_bound(accounts, lam, norm_B, solution.outside),
     )
     return Head(stored, sums.classes, diagnosis, fingerprint)
+
+
+def weight_bound(
+    accounts: Accounts, lam: float, norm_W: float, residual: float = 0.0, outside: float = 0.0
+) -> float:
+    """A tighter form of Theorem 2.
+
+    ``||W - W*|| <= (eps_G ||W|| + eps_B + ||R|| + ||outside||) / lambda``.
+
+    It follows from ``(G + lambda I)(W - W*) = (G - G~) W - R + (B~ - B)``, where G~ and B~ are
+    the stored approximations and the inverse of the left matrix has norm at most 1/lambda. It
+    uses the solved W instead of the crude bound ``||B|| / lambda``. All norms are Frobenius norms.
+    Where mixtures were absorbed no bound exists, and the result is the largest float.
+    """
+    if accounts.mixture_rows:
+        return sys.float_info.max
+    bound = (accounts.eps_G * norm_W + accounts.eps_B + residual + outside) / lam
+    return min(bound, sys.float_info.max)  # where it overflows: still true, and it can be stored
+
+
+def paper_weight_bound(
+    accounts: Accounts, lam: float, norm_B: float, outside: float = 0.0
+) -> float:
+    """Theorem 2 as printed: ``eps_G ||B|| / lambda^2 + ||(I - VV')B|| / lambda``."""
+    if accounts.mixture_rows:
+        return sys.float_info.max
+    bound = accounts.eps_G / lam * norm_B / lam + outside / lam
+    return min(bound, sys.float_info.max)

@@ -9,8 +9,7 @@ import numpy as np
 
 from fedran.core._linalg.blas import pack_lower, unpack_lower
 from fedran.core.aggregator import Aggregator, AggregatorState
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.wire.container import Container, pack
 from fedran.wire.validation import Header, Limits, plain_accounts
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from fedran.core.accounts import Accounts
 from fedran.core.aggregator import Aggregator
-from fedran.core.bounds import gram_bounds
 from fedran.core.errors import printable, shortened
 from fedran.core.head import Head
 from fedran.core.labels import Label
@@ -142,14 +141,14 @@ def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
 
 
 def _accounts(accounts: Accounts) -> Section:
-    bounds = gram_bounds(accounts)
+    unknown = "none: mixtures were absorbed" if accounts.mixture_rows else ""
     return {
         "energy": accounts.energy,
         "cut": f"{accounts.cut:.6g} ({accounts.cut_fraction:.2%} of the energy)",
         "mean row energy": accounts.mean_row_energy,
-        "eps_G (spectral)": bounds.spectral,
+        "eps_G (spectral)": unknown or accounts.eps_G,
         "of which quantisation": accounts.eps_quant,
-        "eps_G (Frobenius)": bounds.frobenius,
+        "eps_G (Frobenius)": unknown or accounts.eps_G_fro,
         "eps_B": accounts.eps_B,
         "eta_loc, eta_merge, L_t": (
             f"{accounts.eta_loc:.4g}, {accounts.eta_merge:.4g}, {accounts.merges}"

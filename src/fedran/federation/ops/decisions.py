@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.aggregator import Aggregator
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.identity import SiteKey, is_cohort
 from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.protocol.roster import Roster

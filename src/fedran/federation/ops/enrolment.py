@@ -10,8 +10,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.federation.ops.keys import check_node_key, make_node_key
 from fedran.federation.protocol.identity import SiteKey, check_public
 from fedran.federation.protocol.lockfile import locked

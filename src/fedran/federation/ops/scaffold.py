@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, check_id
 from fedran.core.features import Kind, kind_for
-from fedran.core.ids import check_id
 from fedran.core.labels import Label, ordered
 from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file

@@ -7,8 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.coordinator import FOLDER, Coordinator

@@ -14,8 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedran.core.errors import MissingExtra
-from fedran.core.ids import check_id
+from fedran.core.errors import MissingExtra, check_id
 from fedran.core.labels import Label, canonical
 from fedran.federation.ops import flower, owner
 from fedran.federation.ops.owner import FlowerRun

@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.receipts import Code, UploadRefused
 
 PURPOSE = "fedran upload 1"

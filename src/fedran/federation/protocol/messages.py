@@ -12,10 +12,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, check_id
 from fedran.core.features import KINDS, Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint, columns_hash
-from fedran.core.ids import check_id
 from fedran.core.labels import MAX_LENGTH, Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary

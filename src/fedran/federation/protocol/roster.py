@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedran.core.errors import Refused, nearest
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id, nearest
 from fedran.federation.protocol.identity import (
     COHORT,
     Statement,

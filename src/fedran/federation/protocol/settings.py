@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.settings import Rule, check_table
 from fedran.wire.files import read_toml
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.identity import SiteKey, check_public, is_signed
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.dp import Budget, Mechanism, composed, gaussian_epsilon, levels_for
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, check_id
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.ids import check_id
 from fedran.core.labels import Label
 from fedran.core.nystrom import totals_to_summary
 from fedran.core.summary import Summary

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedran.core.errors import Refused, shortened
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id, shortened
 from fedran.federation.protocol.identity import check_public
 from fedran.federation.secure.attempt import roster_digest
 from fedran.wire.files import write_atomically

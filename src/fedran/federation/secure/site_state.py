@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import astuple, dataclass, field
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.federation.secure.attempt import (
     STAGES,
     Attempt,

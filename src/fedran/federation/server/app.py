@@ -15,8 +15,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.settings import load_settings
 from fedran.federation.server.gate import ValidationSet

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedran.core.dp import Budget, composed, gaussian_epsilon
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import Content, SentNoise
 from fedran.federation.secure.coordinator import OpenSum

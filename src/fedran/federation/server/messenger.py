@@ -10,8 +10,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.core.labels import Label
 from fedran.federation.protocol.messages import (
     MAX_SETTLED,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from fedran.core.errors import check_id
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.ids import check_id
 from fedran.core.labels import Label, canonical, ordered
 from fedran.core.totals import section_sizes, sketch_width
 from fedran.data.rows import LABEL

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.aggregator import Aggregator
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, check_id
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.head import Head
-from fedran.core.ids import check_id
 from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.nystrom import sketch_ridge

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedran.core.errors import Refused
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.wire.files import read_json_object, write_atomically

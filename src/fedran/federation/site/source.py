@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused, printable
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id, printable
 from fedran.data.rows import LABEL, TABLES, Rows, none_if_missing, read_rows
 from fedran.federation.site.settings import NAME_LABEL
 

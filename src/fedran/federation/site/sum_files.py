@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused, printable
-from fedran.core.ids import check_id
+from fedran.core.errors import Refused, check_id, printable
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.attempt import Attempt, Stage
 from fedran.federation.secure.contribution import Content, SentNoise, read_sent
