@@ -140,54 +140,6 @@ def test_the_table_of_secure_sums_is_measured(results):
             assert cell == f"{means[0]:.2f} / {means[1]:.2f}"
 
 
-VIT_ROW = r"^\| (Fed-\S+|LoRM|PILoRA|FedNCM)[^|]* \| (.* / .*) \|$"
-
-
-def test_the_tables_of_prompt_methods_are_measured(results):
-    """On stream 1993. One of the runs of a method at a place has the accuracies that are shown."""
-    text = (ROOT / "docs/explanation/vit.md").read_text()
-    rows = [(name, cells.split(" | ")) for name, cells in re.findall(VIT_ROW, text, re.M)]
-    assert sorted(len(cells) for _, cells in rows) == [3] * 6 + [4] * 6
-    place = ("cifar100", 10, 5)
-    tables = {
-        4: [
-            (place, 0.5),
-            (("vtab50", 5, 5), 0.5),
-            (("cifar100", 10, 1), None),
-            (("cifar100", 1, 1), None),
-        ],
-        3: [(place, 0.1), (place, 0.5), (place, 1.0)],
-    }
-    for name, cells in rows:
-        for shown, (place, beta) in zip(cells, tables[len(cells)], strict=True):
-            found = [
-                r
-                for r in results
-                if r.label == name
-                and r.seeds["order"] == 1993
-                and (r.dataset.partition("-vit_ti16")[0], len(r.acc), r.stream["clients"]) == place
-                and r.stream["beta"] == beta
-            ]
-            measured = {f"{r.A_avg:.1f} / {r.A_T:.1f}" for r in found}
-            measured |= {f"{r.A_T:.1f}" for r in found if len(r.acc) == 1}
-            assert shown in measured, (name, place, beta)
-
-
-def test_figures_of_published_prompt_methods_are_measured(results):
-    text = (ROOT / "docs/explanation/vit.md").read_text()
-    text = " ".join(text.partition("## What the published code does")[2].split())
-    shown = re.findall(r"(\S+ / \S+) instead of (\S+ / [\d.]+\d)", text)
-    assert len(shown) == 3
-    at = {
-        r.label: f"{r.A_avg:.1f} / {r.A_T:.1f}"
-        for r in results
-        if r.dataset == "cifar100-vit_ti16" and r.stream["beta"] == 0.5 and len(r.acc) == 10
-        if r.seeds["order"] == 1993 and r.stream["clients"] == 5
-    }
-    names = ("Fed-DualPrompt", "Fed-CPrompt", "PILoRA")
-    assert shown == [(at[f"{name} (as published)"], at[name]) for name in names]
-
-
 def test_the_readme_repeats_the_figures_on_the_vit(results):
     def mean(label, beta, seeds, **params):
         newest = {
