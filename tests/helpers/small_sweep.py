@@ -18,8 +18,8 @@ key = "fedran"
 out_features = 32
 rank = 4
 """
-BROKEN = '\n[[method]]\nkey = "finetune"\nnetwork = "small"\nweights = "broken.safetensors"\n'
-"""A method that fails when it runs: the fixture ``config`` writes a file that holds no weights."""
+BROKEN = '\n[[method]]\nkey = "finetune"\nn_rounds = 1\nlr = 1e30\n'
+"""A method whose training diverges."""
 TWO_METHODS = """
 dataset = "digits"
 [stream]

@@ -35,9 +35,6 @@ class Wanderer:
     def rounds(self, task):
         return ROUNDS
 
-    def participants(self, task, round_, clients, seed):
-        return clients
-
     def init(self, spec, seed):
         return {"W": np.eye(spec.in_features), "means": {}}
 

@@ -76,12 +76,6 @@ class BaseMethod(Settings):
         """Communication rounds in this task: one."""
         return 1
 
-    def participants(
-        self, task: int, round_: int, clients: tuple[str, ...], seed: int
-    ) -> tuple[str, ...]:
-        """The clients that take part in this round; the others neither download nor upload."""
-        return clients
-
     def init(self, spec: Spec, seed: int) -> Any:
         """The server's state before the first task."""
         raise NotImplementedError

@@ -145,14 +145,6 @@ class FineTuned(BaseMethod):
         """In task 0 those of the fine-tuning and one more; then one."""
         return self.stage.n_rounds + 1 if task == 0 else 1
 
-    def participants(
-        self, task: int, round_: int, clients: tuple[str, ...], seed: int
-    ) -> tuple[str, ...]:
-        """Everyone, except in rounds of the fine-tuning for which it draws a share."""
-        if self._tunes(task, round_):
-            return self.stage.participants(task, round_, clients, seed)
-        return clients
-
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The start of the fine-tuning."""
         return ServerState(spec, seed, self.stage.init(spec, seed))

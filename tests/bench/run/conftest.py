@@ -19,7 +19,6 @@ def config(tmp_path, monkeypatch):
 
     def write(text=CONFIG, *overrides):
         (tmp_path / "c.toml").write_text(text)
-        (tmp_path / "broken.safetensors").write_text("no weights")
         return load_config(tmp_path / "c.toml", overrides)
 
     return write

@@ -21,7 +21,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(config, tmp_path):
     outcome = execute(config(text), tmp_path / "out", listener)
     assert outcome.done == 4
     assert len(outcome.failed) == 2
-    assert all("Finetune" in f and "a safetensors file" in f for f in outcome.failed)
+    assert all("Finetune" in f and "training diverged" in f for f in outcome.failed)
     assert len(listener.of("failed")) == 2
     assert len(read_results([outcome.file])) == 4
     again = execute(config(text), tmp_path / "out", Listener())

@@ -87,7 +87,6 @@ def test_the_rate_falls_over_the_rounds_and_not_within_one():
     one = tuning(n_rounds=4, epochs=3)
     shares = [one.rate_share(epoch) for epoch in range(12)]
     assert shares == pytest.approx([(1 + math.cos(math.pi * (e // 3) / 4)) / 2 for e in range(12)])
-    assert {tuning(decay="constant").rate_share(e) for e in range(12)} == {1.0}
 
 
 def test_a_round_is_plain_sgd_on_the_cosine_classifier(dataset):

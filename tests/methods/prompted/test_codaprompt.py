@@ -10,12 +10,9 @@ from fedran.methods.prompted.codaprompt import (
     POOL,
     FedCODAPrompt,
     component_weights,
-    orthogonality_penalty,
     orthonormal_rows,
 )
-from fedran.methods.trained.training.local_training import ClientRound
 from fedran.methods.trained.training.messages import unpack_tensors
-from fedran.methods.trained.training.rows import Rows
 from helpers.tiny_vit import WIDTH, tiny_vit
 from helpers.toy_training import Rounds, make_tasks
 
@@ -109,28 +106,6 @@ def test_a_client_sends_the_components_of_the_task_alone(dataset):
             "head.weight": (2, WIDTH),
             "head.bias": (2,),
         }
-
-
-def test_the_penalty_is_the_mean_squared_distance_from_orthonormal_rows(dataset):
-    rows = torch.randn(4, 2, 3, 5, dtype=torch.float64)
-    total = []
-    for block in range(2):
-        for i in range(4):
-            for j in range(4):
-                inner = float((rows[i, block] * rows[j, block]).sum())
-                total.append((inner - (i == j)) ** 2)
-    assert float(orthogonality_penalty(rows)) == pytest.approx(np.mean(total))
-    with_penalty, without = small(orthogonality=0.5), small()
-    rounds = Rounds(without, dataset, make_tasks(dataset)).run(1)
-    data = rounds.rows(0, 0)
-    X, weights = without.embedded(data.X), rounds.state.weights
-    codes = torch.tensor([list(rounds.state.classes).index(c) for c in data.y])
-    client = ClientRound(0, 0, 0, rounds.state.classes, weights, {}, Rows(X, codes), {}, None)
-    difference = with_penalty.loss(client, weights, X, codes) - without.loss(
-        client, weights, X, codes
-    )
-    wanted = 0.5 * sum(float(orthogonality_penalty(weights[name])) for name in POOL)
-    assert float(difference) == pytest.approx(wanted, rel=1e-3)
 
 
 @pytest.mark.parametrize(

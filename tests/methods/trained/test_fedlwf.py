@@ -79,7 +79,6 @@ def test_with_strength_the_old_logits_stay_near_the_teachers(dataset, stream, se
         method = quick(
             "fedlwf", network="small", strength=strength, lr=0.02, n_rounds=6, weight_decay=0.0
         )
-        assert method.logits == "new"
         rounds = Rounds(method, dataset, stream, seed).run(1)
         teacher = rounds.state.weights
         rounds.task(1)

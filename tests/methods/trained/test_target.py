@@ -6,8 +6,6 @@ import torch
 
 from fedran.bench.run.runner import PreparedJob, run
 from fedran.methods.registry import make_method
-from fedran.methods.trained.target import TARGET
-from fedran.methods.trained.training import synthesis
 from fedran.methods.trained.training.local_training import ClientRound
 from fedran.methods.trained.training.messages import (
     unpack_tensors,
@@ -35,30 +33,10 @@ def trained(dataset):
     return rounds.state.weights
 
 
-def test_published_target_never_distils_its_student(dataset, stream, monkeypatch):
-    monkeypatch.setattr(synthesis.Synthesis, "distil", lambda *_: 1 / 0)
-    monkeypatch.setattr(synthesis, "adversarial_loss", lambda *_: 1 / 0)
-    method = quick(
-        "target",
-        flavour="as_published",
-        synthesis_rounds=None,
-        warmup=20,
-        generator_steps=1,
-        synthetic_batch=4,
-        n_rounds=1,
-        epochs=1,
-    )
-    assert method.planned_rounds == 10
-    rounds = Rounds(method, dataset, stream).run(1)
-    assert rounds.state.extra["synthetic"].shape == (40, 3, 8, 8)
-    corrected = quick("target", synthesis_rounds=None, warmup=20)
-    assert corrected.planned_rounds > corrected.warmup
-
-
 def test_synthetic_images_are_sent_once_per_task_except_the_last(dataset, stream):
     method = quick("target")
     rounds = Rounds(method, dataset, stream)
-    images = method.planned_rounds * method.synthetic_batch
+    images = method.synthesis_rounds * method.synthetic_batch
     for t in range(3):
         sizes = []
         for r in range(method.rounds(t)):
@@ -106,13 +84,6 @@ def test_every_real_batch_comes_with_a_synthetic_one(dataset, stream):
 def test_the_synthetic_batch_has_the_size_of_a_full_one(dataset, stream, batch, expected):
     method = quick("target", batch=batch, epochs=1)
     assert batches_seen(method, dataset, stream, 1) == expected * 2
-
-
-def test_an_epoch_of_published_target_ends_with_the_synthetic_images(dataset, stream):
-    """12 images make one batch of up to 500, so an epoch has one batch."""
-    method = quick("target", batch=2, epochs=3, flavour="as_published")
-    assert batches_seen(method, dataset, stream, 1) == [2, 500] * 3 * 2
-    assert TARGET(flavour="as_published").replay_batch == 500
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -232,11 +232,7 @@ class _Runner:
                 self.checkpoint.save(self.method, current)
             message = self.method.broadcast(current.state, t, round_)
             uploads = {}
-            asked = self.method.participants(t, round_, self.clients, self.prepared.seed)
             for k, name in enumerate(self.clients):
-                if name not in asked:
-                    self.progress(f"task {t + 1}: {name} does not take part in this round")
-                    continue
                 data = self._client_data(t, k)
                 start = time.perf_counter()
                 current.clients[name], uploads[name] = self.method.client(

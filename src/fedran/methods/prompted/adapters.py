@@ -49,7 +49,7 @@ class AdapterTuning(PromptedMethod):
     epochs: Annotated[int, at_least(1)] = 2
     """Passes over a client's rows in one round."""
     lr: Annotated[float, positive] = 0.2
-    """Learning rate of SGD in the first round. With ``cosine`` it falls to 0 over the rounds."""
+    """Learning rate of SGD in the first round. It falls to 0 over the rounds."""
     momentum: Annotated[float, below_one] = 0.9
     """Momentum of SGD."""
     weight_decay: Annotated[float, at_least(0)] = 5e-4
@@ -115,8 +115,6 @@ class AdapterTuning(PromptedMethod):
 
     def rate_share(self, epoch: int) -> float:
         """Half a cosine over the rounds; the rate is constant within a round."""
-        if self.decay == "constant":
-            return 1.0
         return (1 + math.cos(math.pi * (epoch // self.epochs) / self.n_rounds)) / 2
 
     def train(self, client: ClientRound) -> tuple[Weights, int]:

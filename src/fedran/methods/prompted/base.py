@@ -74,11 +74,9 @@ class PromptedMethod(FedAvg, ABC):
     batch: Annotated[int, at_least(1)] = 128
     """Rows per batch."""
     lr: Annotated[float, positive] = 0.001
-    """Learning rate of Adam."""
+    """Learning rate of Adam. It falls to almost 0 over all epochs of a task, across its rounds."""
     head_lr: Annotated[float | None, positive] = None
     """Learning rate of the head; without it ``lr``."""
-    decay: Literal["cosine", "constant"] = "cosine"
-    """``cosine``: the rate falls to almost 0 over all epochs of a task, across its rounds."""
     weight_decay: Annotated[float, at_least(0)] = 0.0
     """Weight decay of Adam."""
     averaging: Averaging = "weighted"
@@ -212,9 +210,7 @@ class PromptedMethod(FedAvg, ABC):
     def rate_share(self, epoch: int) -> float:
         """Share of the learning rate in one of all epochs of a task, counted across its rounds."""
         epochs = self.n_rounds * self.epochs
-        if self.decay == "constant" or epochs == 1:
-            return 1.0
-        return math.cos(0.99 * math.pi / 2 * epoch / (epochs - 1))
+        return math.cos(0.99 * math.pi / 2 * epoch / max(1, epochs - 1))
 
     def expected_upload(self, state: ServerState) -> Weights:
         """The rows that are trained in this task."""

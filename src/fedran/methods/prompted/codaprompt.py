@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from fedran.methods.prompted.base import PromptedMethod, add_rows
 from fedran.methods.prompted.frozen_vit import Embedded, vit_sizes
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran.methods.trained.training.local_training import ClientRound, seeded_random
+from fedran.methods.trained.training.local_training import seeded_random
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.settings import Rule, at_least
 
@@ -28,7 +28,8 @@ class FedCODAPrompt(PromptedMethod):
     q is the query of the image, * the product of entries; P are the components, K their keys and
     A their attention vectors. The first half of the prompt is used as keys and the second as values
     of the block's attention. Every task adds components. Those of earlier tasks take part in the
-    sum but are no longer trained.
+    sum but are no longer trained. A penalty that keeps them orthonormal has the weight 0 in the
+    published code and is left out; they start orthonormal.
     """
 
     components: Annotated[int, at_least(1)] = 10
@@ -38,9 +39,6 @@ class FedCODAPrompt(PromptedMethod):
     """Rows of a component: half of them are keys, half are values."""
     blocks: Annotated[int, at_least(1)] = 5
     """Number of first blocks that have a prompt."""
-    orthogonality: Annotated[float, at_least(0)] = 0.0
-    """Weight of a penalty that keeps components, keys and attention vectors orthonormal. The
-    published code starts them orthonormal and uses 0."""
 
     title: ClassVar[str] = "Fed-CODA-Prompt"
     sends: ClassVar[str] = (
@@ -98,14 +96,6 @@ class FedCODAPrompt(PromptedMethod):
         prompts = torch.einsum("nml,mlkw->lnkw", alpha, weights["components"])
         return dict(enumerate(prompts.unflatten(2, (2, -1))))
 
-    def loss(self, client: ClientRound, weights: Weights, X: Embedded, codes: Tensor) -> Tensor:
-        """Cross-entropy over the new classes + orthogonality x penalty of all components."""
-        value = super().loss(client, weights, X, codes)
-        if self.orthogonality:
-            penalties = [orthogonality_penalty(weights[name]) for name in POOL]
-            value = value + self.orthogonality * sum(penalties)
-        return value
-
 
 def component_weights(query: Tensor, attention: Tensor, keys: Tensor) -> Tensor:
     """alpha (n, m, blocks) = cos(q * A, K) for queries (n, w), A and K (m, blocks, w).
@@ -129,10 +119,3 @@ def orthonormal_rows(count: int, old: Tensor, random: object) -> Tensor:
     both = torch.cat([old.detach().cpu().double(), drawn])
     Q = torch.linalg.qr(both.T).Q.T
     return Q[len(old) :].float()
-
-
-def orthogonality_penalty(rows: Tensor) -> Tensor:
-    """Mean of (R R^T - I)^2 over the blocks, for R (m, blocks, ...) with flattened rows."""
-    R = rows.flatten(2).transpose(0, 1)
-    identity = torch.eye(R.shape[1], device=R.device)
-    return ((R @ R.transpose(1, 2) - identity) ** 2).mean()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, load_torch, torch
 from fedran.methods.trained.training.local_training import (
@@ -33,29 +33,22 @@ LARGEST_FISHER = 1e-4
 class FedEWC(TrainedMethod):
     """New-class cross-entropy plus strength / 2 x sum F (theta - theta*)^2.
 
-    ``corrected``: the penalty acts on the model in training; F and theta* are fixed at the end of
-    each task from the final global model. F stays with the client: no extra upload.
-    ``as_published``: the penalty is computed on the received model, which is not in training, so
-    it has no gradient; F and theta* are overwritten after every round.
+    F and theta* are fixed at the end of each task from the final global model. F stays with the
+    client: no extra upload. In the published code the penalty has no effect: it is computed on the
+    received model, which is not in training, so it has no gradient.
     """
 
     weight_decay: Annotated[float, at_least(0)] = 0.0
     """Weight decay of SGD."""
     strength: Annotated[float, at_least(0)] = 1000.0
     """Weight of the penalty."""
-    flavour: Literal["corrected", "as_published"] = "corrected"
-    """Which version of the method runs."""
 
     title = "FedEWC"
     verified = (
         "partly: Fisher, penalty and pull of the anchor tested; the schedule is that of the "
         "published code, its accuracy was not checked"
     )
-
-    @property
-    def has_closing_round(self) -> bool:  # type: ignore[override]
-        """The corrected anchor is taken from the final model of a task."""
-        return self.flavour == "corrected"
+    has_closing_round = True
 
     def loss_memory(self, client: ClientRound) -> Memory:
         """Anchor and Fisher information."""
@@ -69,23 +62,14 @@ class FedEWC(TrainedMethod):
         if not client.known or not anchor:
             return value
         trained = dict(client.student.named_parameters())
-        weights = trained if self.flavour == "corrected" else client.weights
         fisher = strip_prefix("fisher", client.memory)
-        return value + self.strength * elastic_penalty(weights, anchor, fisher)
-
-    def after_training(self, client: ClientRound) -> None:
-        """As published: anchor and Fisher information of the local model, after every round."""
-        if self.flavour == "as_published":
-            self._keep_anchor_and_fisher(client, client.student)
+        return value + self.strength * elastic_penalty(trained, anchor, fisher)
 
     def close_task(self, client: ClientRound) -> Memory:
         """Keep anchor and Fisher information of the final global model on the client's rows."""
-        if len(client.rows):
-            network = student_network(self.network, client.weights, self.torch_device)
-            self._keep_anchor_and_fisher(client, network)
-        return {}
-
-    def _keep_anchor_and_fisher(self, client: ClientRound, network: Network) -> None:
+        if not len(client.rows):
+            return {}
+        network = student_network(self.network, client.weights, self.torch_device)
         new = fisher_information(
             network, client.rows, self.batch, client.random, self.torch_device, self.precision
         )
@@ -94,6 +78,7 @@ class FedEWC(TrainedMethod):
         old_share = client.known / len(client.classes)
         client.memory.update(add_prefix("fisher", blend_fisher(old, new, old_share)))
         client.memory.update(add_prefix("anchor", anchor))
+        return {}
 
 
 def elastic_penalty(

@@ -32,8 +32,6 @@ class FediCaRL(TrainedMethod):
     every round; the linear head predicts.
     """
 
-    logits: Literal["new", "all"] = "all"
-    """Cross-entropy over the classes of the task, or over all classes so far."""
     memory_size: Annotated[int, at_least(1)] = 2000
     """Exemplars per client."""
     strength: Annotated[float, at_least(0)] = 1.0
@@ -48,6 +46,7 @@ class FediCaRL(TrainedMethod):
         "partly: herding, buffer, nearest mean and loss tested; the schedule is that of the "
         "published code, its accuracy was not checked"
     )
+    new_classes_only = False
     has_closing_round = True
     keeps_teacher = True
 

@@ -20,20 +20,15 @@ from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import student_network, teacher_network
 from fedran.settings import at_least, positive
 
-PUBLISHED_ROUNDS, CORRECTED_ROUNDS = 10, 40
-PUBLISHED_IMAGES, PUBLISHED_BATCHES = 8000, 16
-"""The published code splits its nominal 8,000 images into as many batches as a mean client of
-CIFAR-100 in 5 tasks has. Only 2,560 images exist, so an epoch ends after 6 of 16 batches."""
-
 
 @dataclass(frozen=True)
 class TARGET(TrainedMethod):
     """New-class cross-entropy plus distillation on synthetic images of the old classes.
 
-    ``corrected``: synthesis continues after the warm-up, so that the student is distilled and the
-    adversarial term acts; every real batch comes with a synthetic one of the same size.
-    ``as_published``: 10 synthesis rounds end before the warm-up of 20; an epoch ends with the
-    synthetic batches, which are larger and fewer than the real ones.
+    Synthesis continues after the warm-up, so that the student is distilled and the adversarial
+    term acts; every real batch comes with a synthetic one of the same size. In the published code
+    10 synthesis rounds end before the warm-up of 20, and an epoch ends with the synthetic batches,
+    which are larger and fewer than the real ones.
     """
 
     network: Literal["small", "resnet18", "resnet18-7x7"] = "resnet18"
@@ -42,8 +37,8 @@ class TARGET(TrainedMethod):
     """Weight of the distillation term."""
     temperature: Annotated[float, positive] = 2.0
     """Temperature of the distillation."""
-    synthesis_rounds: Annotated[int | None, at_least(1)] = None
-    """Synthesis rounds per task; without it 40, or 10 as published."""
+    synthesis_rounds: Annotated[int, at_least(1)] = 40
+    """Synthesis rounds per task."""
     warmup: Annotated[int, at_least(0)] = 20
     """Synthesis rounds before the server's student is distilled."""
     generator_steps: Annotated[int, at_least(1)] = 10
@@ -52,8 +47,6 @@ class TARGET(TrainedMethod):
     """Steps of the server's student per synthesis round."""
     synthetic_batch: Annotated[int, at_least(2)] = 256
     """Synthetic images per synthesis round."""
-    flavour: Literal["corrected", "as_published"] = "corrected"
-    """Which version of the method runs."""
 
     title = "TARGET"
     verified = (
@@ -62,20 +55,6 @@ class TARGET(TrainedMethod):
     )
     has_closing_round = True
     keeps_teacher = True
-
-    @property
-    def planned_rounds(self) -> int:
-        """Synthesis rounds per task."""
-        if self.synthesis_rounds is not None:
-            return self.synthesis_rounds
-        return CORRECTED_ROUNDS if self.flavour == "corrected" else PUBLISHED_ROUNDS
-
-    @property
-    def replay_batch(self) -> int:
-        """Synthetic images that accompany one batch of real ones."""
-        if self.flavour == "corrected":
-            return self.batch
-        return PUBLISHED_IMAGES // PUBLISHED_BATCHES
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The initial weights. Images of a size that the generator cannot make are an error."""
@@ -94,7 +73,7 @@ class TARGET(TrainedMethod):
             state.extra.pop("synthetic", None)
             return state
         plan = SynthesisPlan(
-            self.planned_rounds,
+            self.synthesis_rounds,
             self.warmup,
             self.generator_steps,
             self.distillation_steps,
@@ -126,13 +105,7 @@ class TARGET(TrainedMethod):
         """Synthetic images with every batch, from the second task on."""
         if client.teacher is None:
             return None
-        return Replay(client.memory["synthetic"], self.replay_batch)
-
-    def max_batches(self, client: ClientRound) -> int | None:
-        """As published, an epoch ends with the synthetic batches."""
-        if self.flavour == "corrected" or client.teacher is None:
-            return None
-        return -(-len(client.memory["synthetic"]) // self.replay_batch)
+        return Replay(client.memory["synthetic"], self.batch)
 
     def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
         """Cross-entropy over the new logits of real rows + strength x distillation on synthetic."""

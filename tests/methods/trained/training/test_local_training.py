@@ -150,20 +150,6 @@ def test_sgd_against_numpy(seed, n, batch):
     np.testing.assert_allclose(network.head.bias.detach().numpy(), b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("most", "expected"), [(None, 6), (0, 0), (1, 2), (2, 4), (9, 6)])
-def test_max_batches_limits_an_epoch(most, expected):
-    network, seen = a_head(2, 2, 0), []
-
-    def loss(x, codes):
-        seen.append(len(x))
-        return cross_entropy(network(x), codes)
-
-    rows = Rows(torch.ones(12, 2), torch.zeros(12, dtype=torch.long))
-    schedule = Schedule(2, 4, 0.1, 0.0, 0.0, False)
-    fit(network, rows, loss, schedule, torch.Generator().manual_seed(0), "cpu", most)
-    assert len(seen) == expected
-
-
 def test_fit_raises_when_training_diverges():
     network = a_head(2, 2, 0)
     rows = Rows(torch.full((8, 2), 1e20), torch.tensor([0, 1] * 4))
@@ -245,7 +231,7 @@ def test_batches_drawn_ahead_are_those_drawn_one_by_one(
     replay = Replay(pictures(1, 7, 8), replayed) if replayed else None
     schedule = Schedule(batch=size, augment=moves)
     one, other = (torch.Generator().manual_seed(5) for _ in range(2))
-    found = list(epoch(rows, schedule, one, "cpu", None, replay))
+    found = list(epoch(rows, schedule, one, "cpu", replay))
     expected = list(slow_epoch(rows, schedule, other, replay))
     assert len(found) == len(expected)
     for mine, theirs in zip(found, expected, strict=True):

@@ -209,7 +209,7 @@ def test_the_generator_makes_pixels_and_depends_on_its_seed(size):
 
 def test_distillation_does_not_disturb_the_generators_loss():
     def first_loss(steps):
-        w = grow_head(initial_weights("small", 0, "", 1, "cpu"), 4, 2)
+        w = grow_head(initial_weights("small", 0, 1, "cpu"), 4, 2)
         networks = teacher_network("small", w, "cpu"), student_network("small", w, "cpu")
         return synthesise(*networks, 8, SynthesisPlan(3, 1, 3, steps, 16), 0, "cpu").losses[2][0]
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
 from fedran.core.errors import Refused
 from fedran.methods.trained.training.networks import (
@@ -21,7 +20,6 @@ from fedran.methods.trained.training.weights import (
     grow_head,
     initial_weights,
     load_weights,
-    read_weights_file,
     student_network,
     teacher_network,
 )
@@ -185,104 +183,18 @@ def test_weights_of_another_network_are_refused(spoil, words):
         check_weights(spoil(some_weights(0)), some_weights(1), "it")
 
 
-def body_of(weights, prefix=""):
-    return {
-        prefix + n.removeprefix("body."): t.contiguous()
-        for n, t in weights.items()
-        if n.startswith("body.")
-    }
-
-
-def common_file(weights, prefix=""):
-    """A file as others write it: a head of its own and BatchNorm's counters."""
-    counters = {
-        n.replace("running_var", "num_batches_tracked"): torch.tensor(17)
-        for n in body_of(weights, prefix)
-        if n.endswith("running_var")
-    }
-    head = {f"{prefix}fc.weight": torch.ones(1000, 64), f"{prefix}fc.bias": torch.ones(1000)}
-    return body_of(weights, prefix) | counters | head
-
-
-@pytest.mark.parametrize("prefix", ["", "body."])
-@pytest.mark.parametrize("write", [body_of, common_file])
-def test_a_file_of_weights_is_read(tmp_path, prefix, write):
-    weights, path = small(3), tmp_path / "w.safetensors"
-    save_file(write(weights, prefix), path)
-    network = load_weights(small(4), build("small", 0))
-    read_weights_file(str(path), network)
-    found = copy_weights(network)
-    for name, tensor in found.items():
-        assert torch.equal(tensor, small(4 if name.startswith("head.") else 3)[name]), name
-
-
-def test_a_head_in_a_file_of_weights_is_ignored(tmp_path):
-    weights, path = small(3, classes=6), tmp_path / "w.safetensors"
-    save_file(weights, path)
-    network = load_weights(small(4), build("small", 0))
-    read_weights_file(str(path), network)
-    assert torch.equal(copy_weights(network)["head.weight"], small(4)["head.weight"])
-    assert torch.equal(
-        copy_weights(network)["body.layers.0.0.weight"], weights["body.layers.0.0.weight"]
-    )
-
-
-def test_files_of_weights_in_half_precision_become_float32(tmp_path):
-    weights, path = small(3), tmp_path / "w.safetensors"
-    save_file({n: t.half() for n, t in body_of(weights).items()}, path)
-    network = load_weights(small(4), build("small", 0))
-    read_weights_file(str(path), network)
-    for name, tensor in body_of(copy_weights(network)).items():
-        assert torch.equal(tensor, body_of(weights)[name].half().float())
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda w: without(w, "layers.1.0.weight"), "without body.layers.1.0.weight"),
-        (lambda w: with_(w, conv1=torch.ones(2)), "with body.conv1"),
-        (lambda w: with_(w, layers__0__1__bias=torch.ones(3)), r"expected float32 \[32\]"),
-        (lambda w: spoiled(w, "layers.0.0.weight", np.nan), "expected finite values"),
-        (lambda w: {n: t.double() * 1e300 for n, t in w.items()}, "expected finite values"),
-        (lambda w: {"fc.weight": torch.ones(2)}, "without body.layers"),
-    ],
-)
-def test_files_of_other_networks_are_refused_and_change_nothing(tmp_path, spoil, words):
-    path = tmp_path / "other.safetensors"
-    save_file(spoil(body_of(small(3))), path)
-    network = load_weights(small(4), build("small", 0))
-    with pytest.raises(Refused, match=rf"other.safetensors.*{words}"):
-        read_weights_file(str(path), network)
-    assert same(copy_weights(network), small(4))
-
-
-def test_damaged_and_missing_files_of_weights_are_errors(tmp_path):
-    path = tmp_path / "w.safetensors"
-    network = build("small", 0)
-    with pytest.raises(FileNotFoundError, match=r"w.safetensors: no such file; expected weights"):
-        read_weights_file(str(path), network)
-    save_file(body_of(small(3)), path)
-    whole = path.read_bytes()
-    for content in (b"", b"nonsense", whole[:-1], whole[:200], whole + b"x", b"\xff" * 100):
-        path.write_bytes(content)
-        with pytest.raises(Refused, match=r"w.safetensors: expected a safetensors file"):
-            read_weights_file(str(path), network)
-    with pytest.raises(Refused, match="expected a safetensors file"):
-        read_weights_file(str(tmp_path), network)
-
-
 def test_initial_weights_do_not_depend_on_the_global_seed():
     found = []
     for seed in (0, 1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            found.append(initial_weights("small", 0, "", 7, "cpu"))
+            found.append(initial_weights("small", 0, 7, "cpu"))
     assert all(torch.equal(t, found[1][n]) for n, t in found[0].items())
     assert found[0]["head.weight"].shape == (0, 64)
 
 
 def test_student_and_teacher_are_two_networks():
-    weights = initial_weights("small", 0, "", 7, "cpu")
+    weights = initial_weights("small", 0, 7, "cpu")
     weights["head.weight"], weights["head.bias"] = torch.ones(3, 64), torch.zeros(3)
     student = student_network("small", weights, "cpu")
     teacher = teacher_network("small", weights, "cpu")

@@ -6,12 +6,10 @@ one client's rows and sends what it trained, ``aggregate`` averages what arrived
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
@@ -23,7 +21,6 @@ from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
     seeded_random,
-    stable_seed,
 )
 from fedran.methods.trained.training.messages import (
     Message,
@@ -35,7 +32,7 @@ from fedran.methods.trained.training.messages import (
 from fedran.methods.trained.training.rows import Rows, client_rows
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import Averaging, average, check_weights
-from fedran.settings import at_least, share
+from fedran.settings import at_least
 from fedran.wire.validation import FILE_LIMITS, Header
 
 GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
@@ -46,7 +43,7 @@ GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
 class FedAvg(BaseMethod, ABC):
     """Rounds of local training and averaging. A subclass says what is trained and how.
 
-    In a round every participant receives the global model, trains on its rows of the task and
+    In a round every client receives the global model, trains on its rows of the task and
     sends the tensors that it trained. A method with a closing round has one more round per task,
     in which every client receives the final model of the task and keeps what it needs of it.
     """
@@ -55,21 +52,16 @@ class FedAvg(BaseMethod, ABC):
     """Training rounds per task."""
     averaging: Averaging = "unweighted"
     """All clients count equally, or in proportion to their rows."""
-    participation: Annotated[float, share] = 1.0
-    """Share of the clients that is drawn for each round."""
     device: str | None = None
 
     title: ClassVar[str]
     family: ClassVar[Literal["trained"]] = "trained"
     claims: ClassVar[Claims] = Claims(order_free=True, one_round=False)
+    new_classes_only: ClassVar[bool] = True
+    """Whether clients train the logits of the task's own classes only, on rows of these."""
     has_closing_round: ClassVar[bool] = False
     keeps_teacher: ClassVar[bool] = False
     """Whether clients keep the final model of a task as the teacher of the next one."""
-
-    @property
-    def new_classes_only(self) -> bool:
-        """Whether clients train the logits of the task's own classes only."""
-        return True
 
     @abstractmethod
     def init(self, spec: Spec, seed: int) -> ServerState:
@@ -130,16 +122,6 @@ class FedAvg(BaseMethod, ABC):
     def rounds(self, task: int) -> int:
         """Training rounds, plus the closing round."""
         return self.n_rounds + self.has_closing_round
-
-    def participants(
-        self, task: int, round_: int, clients: tuple[str, ...], seed: int
-    ) -> tuple[str, ...]:
-        """All clients, or a share drawn for this round. Everyone takes part in a closing round."""
-        if self.participation >= 1 or round_ >= self.n_rounds:
-            return clients
-        count = max(1, math.ceil(self.participation * len(clients) - 1e-9))  # 0.07 x 100 is 7
-        rng = np.random.default_rng(stable_seed("participants", seed, task, round_))
-        return tuple(clients[i] for i in sorted(rng.choice(len(clients), count, replace=False)))
 
     def broadcast(self, state: ServerState, task: int, round_: int) -> bytes:
         """The global model, with one row of the head per class up to this task."""

@@ -146,11 +146,10 @@ def fit(
     schedule: Schedule,
     random: Any,
     device: str,
-    max_batches: int | None = None,
     replay: Replay | None = None,
     step: Callable[..., None] | None = None,
 ) -> None:
-    """Train in place; ``max_batches`` limits the batches per epoch.
+    """Train in place.
 
     The loss receives a batch of rows, and of ``replay`` where there is one. ``step`` replaces the
     plain ``Step``. Raises ValueError if the weights are not finite afterwards.
@@ -158,7 +157,7 @@ def fit(
     step = step or Step(network, loss, schedule, device)
     set_training_mode(network, len(rows))
     for _ in range(schedule.epochs):
-        for batch in epoch(rows, schedule, random, device, max_batches, replay):
+        for batch in epoch(rows, schedule, random, device, replay):
             step(*batch)
     if not bool(torch.stack([p.isfinite().all() for p in network.parameters()]).all()):
         raise ValueError(
@@ -171,7 +170,6 @@ def epoch(
     schedule: Schedule,
     random: Any,
     device: str,
-    max_batches: int | None = None,
     replay: Replay | None = None,
 ) -> Iterator[tuple[Tensor, ...]]:
     """The batches of one epoch: X, class numbers, and replayed images where there are any.
@@ -179,7 +177,7 @@ def epoch(
     Random numbers are drawn batch by batch, first for the rows, then for the replay. The host
     waits for nothing: one copy of these numbers serves ``BATCHES_AHEAD`` batches.
     """
-    parts = batches(len(rows), schedule.batch, random)[:max_batches]
+    parts = batches(len(rows), schedule.batch, random)
     moves = schedule.augment and rows.X.ndim == 4
     for start in range(0, len(parts), BATCHES_AHEAD):
         ahead = parts[start : start + BATCHES_AHEAD]

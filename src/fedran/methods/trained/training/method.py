@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from numpy.typing import NDArray
@@ -29,7 +27,6 @@ from fedran.methods.trained.training.rows import Replay, Rows, as_tensor, networ
 from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import (
     COUNTERS,
-    NO_FILE,
     copy_weights,
     evaluate,
     initial_weights,
@@ -48,7 +45,7 @@ IMAGE_SIDE = Rule(lambda v: v >= 8 and v % 4 == 0, "a multiple of 4 and at least
 class TrainedMethod(FedAvg, Schedule, ABC):
     """FedAvg. A subclass defines the loss, and where needed what happens between tasks.
 
-    In a round every participant loads the global model, trains on its rows of the task with a
+    In a round every client loads the global model, trains on its rows of the task with a
     fresh optimiser, and sends all weights and BatchNorm statistics; the server averages both.
     A method with a closing round has one more round per task, in which every client receives the
     final model of the task and keeps what it needs of it.
@@ -56,12 +53,8 @@ class TrainedMethod(FedAvg, Schedule, ABC):
 
     network: Literal["head", "small", "resnet18", "resnet18-7x7"] = "head"
     """``head`` trains a linear layer on frozen features, the others train on images."""
-    logits: Literal["new", "all"] = "new"
-    """Cross-entropy over the classes of the task, or over all classes so far."""
     image_size: Annotated[int | None, IMAGE_SIDE] = None
     """Images are resized to squares of this side, in pixels."""
-    weights: str = ""
-    """A safetensors file with the initial weights of the body. Without it they are random."""
     execution: Literal["eager", "recorded"] = "eager"
     """``recorded`` replays the steps as CUDA graphs, which is faster. Not in the results."""
 
@@ -69,11 +62,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.network == "head" and self.weights:
-            raise ValueError(
-                "weights start a network's body, and network = 'head' has none: leave weights "
-                "out, or choose another network"
-            )
         if self.network == "head" and self.precision != "float32":
             raise ValueError(
                 f"precision = {self.precision!r} is for networks, and network = 'head' trains in "
@@ -84,7 +72,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
     def name(self) -> str:
         """The title, where training starts, and the flavour if it is the published one."""
         start = "head" if self.network == "head" else "from scratch"
-        start = "from weights" if self.weights else start
         published = getattr(self, "flavour", "") == "as_published"
         return f"{self.title} ({start}{', as published' if published else ''})"
 
@@ -92,20 +79,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
     def input(self) -> Literal["features", "images"]:
         """Features for a head, images for a network."""
         return "features" if self.network == "head" else "images"
-
-    @property
-    def new_classes_only(self) -> bool:
-        """Whether ``logits`` are those of the task's own classes."""
-        return self.logits == "new"
-
-    @property
-    def weights_hash(self) -> str | None:
-        """SHA-256 of the file that training starts from."""
-        if not self.weights:
-            return None
-        if not Path(self.weights).is_file():
-            raise FileNotFoundError(f"{self.weights}: {NO_FILE}")
-        return hashlib.sha256(Path(self.weights).read_bytes()).hexdigest()
 
     def formula(self, in_features: int, n_classes: int) -> int | None:
         """One state_dict per round: 4 bytes per weight or statistic, 8 per BatchNorm counter."""
@@ -124,8 +97,8 @@ class TrainedMethod(FedAvg, Schedule, ABC):
         """The value to minimise on one batch of a client's rows."""
 
     def classification_loss(self, client: ClientRound, logits: Tensor, codes: Tensor) -> Tensor:
-        """Cross-entropy over the classes of the task, or over all, as ``logits`` says."""
-        return cross_entropy(logits, codes, client.known if self.logits == "new" else 0)
+        """Cross-entropy over the classes of the task, or over all classes so far."""
+        return cross_entropy(logits, codes, client.known if self.new_classes_only else 0)
 
     def distilled_loss(
         self, client: ClientRound, X: Tensor, codes: Tensor, strength: float, temperature: float
@@ -148,10 +121,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
         """Images that accompany the batches. The loss finds them in ``client.replayed``."""
         return None
 
-    def max_batches(self, client: ClientRound) -> int | None:
-        """A limit on the batches per epoch."""
-        return None
-
     def loss_memory(self, client: ClientRound) -> Memory:
         """The part of a client's memory that ``loss`` reads, besides the teacher."""
         return {}
@@ -162,9 +131,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
         """``loss`` on a batch with its replayed images."""
         client.replayed = replayed
         return self.loss(client, X, codes)
-
-    def after_training(self, client: ClientRound) -> None:
-        """Update a client's memory after its training in a round."""
 
     def scores(self, state: ServerState, X: NDArray[Any]) -> Tensor:
         """Scores (n, C) over all classes seen."""
@@ -181,9 +147,8 @@ class TrainedMethod(FedAvg, Schedule, ABC):
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The initial weights, without classes."""
         self.require_possible(len(spec.task_classes))
-        seed_of_weights = stable_seed("weights", seed)
         weights = initial_weights(
-            self.network, spec.in_features, self.weights, seed_of_weights, self.torch_device
+            self.network, spec.in_features, stable_seed("weights", seed), self.torch_device
         )
         return ServerState(spec, seed, weights)
 
@@ -204,11 +169,9 @@ class TrainedMethod(FedAvg, Schedule, ABC):
             self,
             client.random,
             self.torch_device,
-            self.max_batches(client),
             self.replay(client),
             step,
         )
-        self.after_training(client)
         return copy_weights(client.network), len(rows)
 
     def embed(self, state: ServerState, X: NDArray[Any]) -> NDArray[Any] | None:

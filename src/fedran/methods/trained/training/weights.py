@@ -1,4 +1,4 @@
-"""Weights as plain tensors: averaged, checked, read from a file, and put into networks."""
+"""Weights as plain tensors: averaged, checked and put into networks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from fedran.methods.trained.training.networks import Network
 
 Averaging = Literal["unweighted", "weighted"]
-HEAD = ("head.weight", "head.bias")
 COUNTERS = "num_batches_tracked"
 """Step counters of BatchNorm. Nothing reads them, so they are neither sent nor averaged."""
-NO_FILE = "no such file; expected weights (.safetensors)"
 ROWS_PER_PASS = 500
 
 
@@ -38,41 +36,14 @@ def load_weights(weights: Mapping[str, Tensor], network: Network) -> Network:
     return network
 
 
-def initial_weights(name: Any, in_features: int, path: str, seed: int, device: str) -> Weights:
-    """Weights of a network without classes: random by the seed, or the body from a file."""
+def initial_weights(name: Any, in_features: int, seed: int, device: str) -> Weights:
+    """Random weights of a network without classes."""
     load_torch()
     from fedran.methods.trained.training.networks import build, initialise
 
     network = build(name, in_features)
     initialise(network, seed)
-    if path:
-        read_weights_file(path, network)
     return {n: t.to(device) for n, t in copy_weights(network).items()}
-
-
-def read_weights_file(path: str, network: Network) -> None:
-    """Put the body weights of a safetensors file into a network. A head in the file is ignored.
-
-    Names are those of the body, as in common weight files of ResNet-18.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        found = load_file(path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: {NO_FILE}") from None
-    except (SafetensorError, OSError) as reason:
-        raise Refused(path, "a safetensors file", str(reason)) from None
-    like = {n: t for n, t in copy_weights(network).items() if n not in HEAD}
-    body = {f"body.{n.removeprefix('body.')}": t.float() for n, t in found.items()}
-    body = {
-        n: t
-        for n, t in body.items()
-        if not n.endswith(COUNTERS) and not n.startswith(("body.fc.", "body.head."))
-    }
-    checked = check_weights(body, like, path)
-    load_weights({**copy_weights(network), **checked}, network)
 
 
 def grow_head(weights: Weights, classes: int, seed: int) -> Weights:
