@@ -30,7 +30,7 @@ import numpy as np
 import psutil
 
 import fedran
-from fedran.core._linalg.blas import add_outer, matmul
+from fedran.core._linalg.blas import add_outer
 from fedran.federation.ops.flower import NO_SPINNING, free_port
 from fedran.federation.ops.maintenance import verify_store
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
@@ -93,9 +93,7 @@ def store_alone(folder, sites, made, phi, out):
             store.solve()
             solve = time.perf_counter() - start
             peaks[i + 1] = (taken, peak())
-    factor = fedran.decode(made[0]).gram_factor()
-    work = M * M * factor.shape[1]
-    gram_update, product = update_of_the_gram(factor), product_rate(factor)
+    gram_update = update_of_the_gram(fedran.decode(made[0]).gram_factor())
     decoding = least_cpu(lambda: fedran.decode(made[0]))
     start = time.perf_counter()
     store.snapshot()
@@ -115,8 +113,6 @@ def store_alone(folder, sites, made, phi, out):
             "seconds": float(np.median(times[1:])),
             "cpu": float(np.median(cpu[len(cpu) // 2 :])),
             "gram update": gram_update,
-            "gram work": work,
-            "product rate": product,
             "decode": decoding,
             "peaks": peaks,
             "database": (folder / "store.db").stat().st_size / sites,
@@ -136,14 +132,6 @@ def update_of_the_gram(factor):
     """
     gram = np.zeros((M, M), np.float32, order="F")
     return least_cpu(lambda: add_outer(gram, factor))
-
-
-def product_rate(factor):
-    """Operations per second of a plain float32 product with as many inner columns."""
-    half = M // 2
-    above, below = np.ascontiguousarray(factor[:half]), np.ascontiguousarray(factor[half:])
-    out = np.empty((half, half), np.float32)
-    return 2 * half * half * factor.shape[1] / least_cpu(lambda: matmul(above, below.T, out))
 
 
 def least_cpu(act):
@@ -293,15 +281,10 @@ def store_table(found):
         (f"largest memory so far, after {uploads} uploads", f"{before} MiB"),
         ("the same after solving a head", f"{after} MiB"),
     ]
-    work, rate = found["gram work"] / 1e9, found["product rate"] / 1e9
     return [
         "| what | measured |",
         "|---|---|",
         *(f"| {a} | {b} |" for a, b in rows),
-        "",
-        f"The update of the Gram is M² (r + C) = {work:.1f} GFlop for one triangle, here at",
-        f"{work / found['gram update']:.0f} GFlop/s. A plain product of float32 matrices reaches",
-        f"{rate:.0f} GFlop/s in the same process, so only fewer operations would shorten it.",
     ]
 
 

@@ -65,22 +65,10 @@ class Outbox:
         return receipt is not None and receipt.correctable
 
     def put(self, envelope: Envelope, made_from: str = "") -> bytes:
-        """Write an envelope, synced, before it is sent. An existing one for the task is kept.
+        """Write an envelope, synced, before it is sent; ``made_from`` is a digest of its rows.
 
-        A second computation over the same rows may differ in its last bits. The server would see
-        two uploads for one task, so the first one is sent. Only one that the server did not accept
-        is replaced, together with its receipt. ``made_from`` is a digest of the rows.
-        """
-        task = envelope.statement.task
-        found = self.envelope(task)
-        if found is not None and not self.correctable(task):
-            return found
-        return self.replace(envelope, made_from)
-
-    def replace(self, envelope: Envelope, made_from: str) -> bytes:
-        """Write an envelope in the place of an earlier one for its task, and delete its receipt.
-
-        The receipt goes first: after a crash, the old envelope is sent again and does no harm.
+        It replaces an earlier one for its task. The receipt of that one goes first: after a crash,
+        the old envelope is sent again and does no harm.
         """
         task, blob = envelope.statement.task, envelope.to_bytes()
         self._path(task, "receipt").unlink(missing_ok=True)

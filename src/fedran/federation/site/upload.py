@@ -118,10 +118,7 @@ class Site:
                 raise Refused("rows", expected, "the same", hint="correct the data of this task")
             return found or b""
         revision = 0 if found is None else open_envelope(found, FILE_LIMITS).statement.revision
-        envelope = self._make(offer, data, revision)
-        blob = self.outbox.put(envelope, made_from)
-        self._note_withheld(envelope, data)
-        return blob
+        return self._make(offer, data, revision, made_from)
 
     def revise(self, offer: Offer) -> bytes:
         """Make the upload of a task anew from its present rows. It replaces the one at the server.
@@ -139,10 +136,7 @@ class Site:
         if self.outbox.made_from(offer.task) == made_from:
             raise Refused("rows", "other rows than those of the present upload", "the same")
         revision = open_envelope(found, FILE_LIMITS).statement.revision + 1
-        envelope = self._make(offer, data, revision)
-        blob = self.outbox.replace(envelope, made_from)
-        self._note_withheld(envelope, data)
-        return blob
+        return self._make(offer, data, revision, made_from)
 
     def _note_withheld(self, envelope: Envelope, data: Rows) -> None:
         """Keep beside an upload what it does not contain, for this site's own status."""
@@ -163,13 +157,13 @@ class Site:
         check_width(offer, self.settings)
         return replace(offer, budget_bytes=min(offer.budget_bytes, self.settings.max_upload))
 
-    def _make(self, offer: Offer, data: Rows, revision: int) -> Envelope:
-        """The signed upload of a task."""
+    def _make(self, offer: Offer, data: Rows, revision: int, made_from: str) -> bytes:
+        """Make the signed upload of a task and put it into the outbox."""
         if offer.message == "mixture":
             upload = self.condense(offer, data)
         else:
             upload = encode(self.summarize(offer, data), max_bytes=offer.budget_bytes)
-        return seal(
+        envelope = seal(
             upload,
             self.key,
             federation=self.settings.federation,
@@ -178,6 +172,9 @@ class Site:
             fingerprint=offer.fingerprint.hash,
             revision=revision,
         )
+        blob = self.outbox.put(envelope, made_from)
+        self._note_withheld(envelope, data)
+        return blob
 
     def _digest(self, data: Rows, offer: Offer) -> str:
         """SHA-256 of everything that an upload is made from: rows, settings and offer."""
