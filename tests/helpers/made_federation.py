@@ -48,7 +48,7 @@ class Sites:
         cohort, features = f"cohort-{number}", PHI.fingerprint.hash
         data = upload(sum(map(ord, cohort + task))) if data is None else data
         digest, listed = hashlib.sha256(data).hexdigest(), tuple((m, task) for m in members)
-        said = Statement("trial", cohort, task, features, digest, listed)
+        said = Statement("trial", cohort, task, features, digest, listed, sum_number=number)
         return Envelope(said, (key or self.server).sign(said), data).to_bytes()
 
     def store(self, folder, snapshot_every=3, **changes):

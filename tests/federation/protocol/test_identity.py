@@ -33,6 +33,8 @@ def test_a_signature_covers_every_field():
         "fingerprint": "0" * 64,
         "digest": "0" * 64,
         "members": (("a", "may"),),
+        "revision": 1,
+        "sum_number": 1,
     }
     for name, value in changes.items():
         with pytest.raises(Refused, match="signature: expected a signature by the key of"):

@@ -54,9 +54,11 @@ def test_a_statement_signed_with_another_sites_key_is_refused():
 def test_only_the_server_may_list_members_and_only_sites_with_the_task_of_the_sum():
     site, server = SiteKey.generate(), SiteKey.generate()
     roster = Roster({"site-1": site.public}, server_key=server.public)
-    total = replace(SAID, client="cohort-1", members=(("site-1", "may"),))
+    total = replace(SAID, client="cohort-1", members=(("site-1", "may"),), sum_number=1)
     roster.check(total, server.sign(total))
-    own = replace(total, client="site-1")
+    with pytest.raises(UploadRefused, match="signature"):
+        roster.check(total, site.sign(total))
+    own = replace(total, client="site-1", sum_number=0)
     for wrong, key in (
         (own, site),
         (replace(total, members=(("site-2", "may"),)), server),

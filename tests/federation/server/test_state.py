@@ -20,7 +20,7 @@ uploads = st.lists(st.tuples(st.sampled_from("abcd"), numbers, numbers, numbers,
 def upload(client, task, rows, energy=1.0, cut=0.0, sites=1, classes=(1,)):
     members = tuple((f"member-{i}", "may") for i in range(sites))
     counts = tuple((label, 1) for label in classes)
-    return Upload(1, client, task, "", 0.0, 9, rows, energy, cut, 0, counts, members, "")
+    return Upload(1, client, task, "", 0.0, 9, rows, energy, cut, 0, counts, members, 0, "")
 
 
 @given(uploads, st.sampled_from(["", "a", "b", "x"]))

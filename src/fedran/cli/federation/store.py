@@ -31,13 +31,12 @@ def forget(
     """
     from fedran.federation.ops.decisions import forget as run
     from fedran.federation.ops.decisions import preview_forget
-    from fedran.federation.protocol.identity import is_cohort
     from fedran.federation.server.head import HEAD
 
     paths = find_server(folder)
     (meant, ended), least = preview_forget(paths, client, task), paths.settings().min_sites
     tasks = shortened(list(dict.fromkeys(t.task for t in meant.tombstones)), 12)
-    again = "" if is_cohort(client) else ", and it cannot send them again"
+    again = "" if all(t.sum_number for t in meant.tombstones) else ", and it cannot send them again"
     typer.echo(f"the rows of {client} in {tasks} leave the classifier{again}")
     if ended:
         typer.echo("these secure sums end, with the rows of all their members:")

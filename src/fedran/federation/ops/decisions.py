@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused, check_id
-from fedran.federation.protocol.identity import SiteKey, is_cohort
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
@@ -69,7 +69,7 @@ def preview_forget(
         forgotten = {(t.client, t.task) for t in database.tombstones()}
         found = to_forget(database, client, task, "")
         removed = {(t.client, t.task) for t in found.tombstones} | {u.key for u in found.sums}
-        uploads = [u for u in database.uploads() if is_cohort(u.client)]
+        uploads = [u for u in database.uploads() if u.sum_number]
     ended = [u for u in uploads if u.key in removed]
     kept = {member for u in uploads if u.key not in removed for member in u.members}
     gone = forgotten | removed | kept

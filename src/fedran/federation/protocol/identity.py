@@ -31,13 +31,9 @@ UploadId = tuple[str, str]
 """(client, task) identifies an upload."""
 
 
-def is_cohort(client: str) -> bool:
-    """Whether a client is a cohort, whose secure sum the server itself has signed.
-
-    >>> is_cohort("cohort-1"), is_cohort("site-1")
-    (True, False)
-    """
-    return client.startswith(COHORT) and client.removeprefix(COHORT).isdecimal()
+def cohort_name(number: int) -> str:
+    """The client under which secure sum ``number`` of a task is stored."""
+    return f"{COHORT}{number}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +51,8 @@ class Statement:
     """For a secure sum: the sites whose rows it adds up, each with the task."""
     revision: int = 0
     """How often the client has replaced its upload for this task."""
+    sum_number: int = 0
+    """Of a secure sum, which the server signs, among those of its task; 0: the upload of a site."""
 
     def __post_init__(self) -> None:
         check_id(self.federation, "federation")

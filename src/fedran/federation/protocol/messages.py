@@ -44,6 +44,8 @@ OPTIONAL: dict[str, Any] = {
 }
 """Fields of an offer that a server of an earlier version does not send."""
 MAX_SETTLED = 5000
+MAX_SUMS = 1_000_000
+"""Largest number of a secure sum of a task."""
 MAX_REVISION = 1000
 MAX_MEMBERS = 10_000
 MAX_GROUP_SIZE = 10**6
@@ -322,6 +324,7 @@ def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
         header.text("digest", 64),
         tuple(_read_pairs(header.items("members", MAX_MEMBERS), "members", "client and task")),
         header.integer("revision", 0, MAX_REVISION),
+        header.integer("sum_number", 0, MAX_SUMS),
     )
     upload = message.stream("upload")
     if hashlib.sha256(upload).hexdigest() != statement.digest:

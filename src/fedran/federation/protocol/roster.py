@@ -11,7 +11,6 @@ from fedran.federation.protocol.identity import (
     COHORT,
     Statement,
     check_public,
-    is_cohort,
     verify,
 )
 from fedran.federation.protocol.receipts import Code, UploadRefused
@@ -63,7 +62,7 @@ class Roster:
 
     def with_site(self, client: str, public: str) -> Roster:
         """A roster with one more site. Another key for a known site is refused."""
-        if is_cohort(check_id(client, "client")):
+        if check_id(client, "client").startswith(COHORT):
             raise Refused("client", f"an id that does not begin with {COHORT!r}", client)
         if self.clients.get(client, public) != public:
             raise Refused(
@@ -97,9 +96,9 @@ class Roster:
 
         The members of a secure sum have signed its list of survivors, and no upload of their own.
         """
-        cohort = bool(self.server_key) and is_cohort(statement.client)
+        cohort = statement.sum_number > 0
         public = self.server_key if cohort else self.clients.get(statement.client)
-        if public is None:
+        if not public:
             raise UploadRefused(
                 Code.UNKNOWN_CLIENT,
                 "client",

@@ -18,12 +18,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.release import mean_row
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import (
-    COHORT,
-    Statement,
-    UploadId,
-    is_cohort,
-)
+from fedran.federation.protocol.identity import Statement, UploadId, cohort_name
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.attempt import MAX_SITES, Attempt, roster_digest
@@ -76,10 +71,10 @@ def next_number(store: Store, task: str, at_least: int = 1) -> int:
     The ledger and the sums in the store may know more than the list of numbers.
     """
     numbers = json.loads(store.database.fact("attempts") or "{}")
-    known = {*store.aggregator.absorbed, *store.database.quarantine(), *store.forgotten}
-    names = [client for client, of in known if is_cohort(client) and of == task]
-    used = [int(name.removeprefix(COHORT)) for name in names]
-    used += [charge.attempt for charge in store.database.ledger() if charge.task == task]
+    held = store.database
+    used = [charge.attempt for charge in held.ledger() if charge.task == task]
+    for known in (held.uploads(), held.quarantine().values(), held.tombstones()):
+        used += [found.sum_number for found in known if found.task == task]
     numbers[task] = max([numbers.get(task, 0) + 1, at_least, *(number + 1 for number in used)])
     store.database.set_fact("attempts", json.dumps(numbers))
     return int(numbers[task])
@@ -103,7 +98,7 @@ def task_before(store: Store, task: str) -> bytes:
 
 def members_in_quarantine(store: Store) -> set[UploadId]:
     """Members of sums that wait for a person."""
-    waiting = (w for key, w in store.database.quarantine().items() if is_cohort(key[0]))
+    waiting = (w for w in store.database.quarantine().values() if w.sum_number)
     return {member for w in waiting for member in store.database.opened(w).statement.members}
 
 
@@ -111,7 +106,7 @@ def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Rec
     """The store's decision about the total of a sum. One that describes no rows is refused."""
     attempt, fingerprint = opened.attempt, store.fingerprint
     survivors = opened.state.survivors
-    client, task = f"{COHORT}{attempt.number}", attempt.task
+    client, task = cohort_name(attempt.number), attempt.task
     known = store.aggregator.absorbed.get((client, task))
     if known is not None:  # the server was killed after the store had it
         return Receipt(Code.DUPLICATE, client, task, known)
@@ -134,7 +129,15 @@ def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Rec
         upload = encode(summary, "float32")
         members = tuple((member, task) for member in survivors)
         digest = hashlib.sha256(upload).hexdigest()
-        said = Statement(attempt.federation, client, task, fingerprint.hash, digest, members)
+        said = Statement(
+            attempt.federation,
+            client,
+            task,
+            fingerprint.hash,
+            digest,
+            members,
+            sum_number=attempt.number,
+        )
         receipt = store.receive(Envelope(said, store.key.sign(said), upload).to_bytes())
     log.info("%s, %s: %s", client, task, f"{receipt.outcome} {receipt.reason}".strip())
     return receipt

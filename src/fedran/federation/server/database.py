@@ -19,7 +19,7 @@ from fedran.core.errors import shortened
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import Statement, UploadId, is_cohort
+from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.server.schema import (
     FILE,
@@ -182,7 +182,14 @@ class Database(SqliteFile):
         """Write an upload to quarantine."""
         with self.transaction():
             envelope = self._add_envelope(blob)
-            waiting = Waiting(*statement.key, statement.digest, time.time(), reason, envelope)
+            waiting = Waiting(
+                *statement.key,
+                statement.digest,
+                time.time(),
+                reason,
+                statement.sum_number,
+                envelope,
+            )
             self._put_entry("quarantine", waiting, replace=True)
             self._drop_unused_envelopes()  # of an upload that this one replaces
 
@@ -332,9 +339,7 @@ class Database(SqliteFile):
                     which = "DELETE FROM uploads WHERE client = ? AND task = ?"
                     self.sql.execute(which, upload.key)
             for key, waiting in self.quarantine().items():
-                members: tuple[UploadId, ...] = ()
-                if is_cohort(waiting.client):
-                    members = self.opened(waiting).statement.members
+                members = self.opened(waiting).statement.members if waiting.sum_number else ()
                 if gone.intersection((key, *members)):
                     self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
             self._drop_unused_envelopes()

@@ -47,9 +47,10 @@ def to_forget(database: Database, client: str, task: str | None, who: str) -> Fo
     if not digests:
         which = "any task" if task is None else task
         raise Refused("upload", f"an upload of {client} for {which}", "none")
-    now = time.time()
+    now, numbers = time.time(), {u.key: u.sum_number for u in gone}
+    numbers |= {(w.client, w.task): w.sum_number for w in waiting}
     return Forgotten(
-        [Tombstone(*key, digest, now, who) for key, digest in digests.items()],
+        [Tombstone(*key, digest, now, who, numbers.get(key, 0)) for key, digest in digests.items()],
         [upload for upload in gone if not meant(upload.key)],
         [
             head

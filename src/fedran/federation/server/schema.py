@@ -24,12 +24,14 @@ SCHEMA = """
         number INTEGER PRIMARY KEY, client TEXT NOT NULL, task TEXT NOT NULL,
         digest TEXT NOT NULL, at REAL NOT NULL, bytes INTEGER NOT NULL, rows INTEGER NOT NULL,
         energy REAL NOT NULL, cut REAL NOT NULL, revision INTEGER NOT NULL, classes TEXT NOT NULL,
-        members TEXT NOT NULL, envelope TEXT NOT NULL UNIQUE REFERENCES envelopes (sha256),
+        members TEXT NOT NULL, sum_number INTEGER NOT NULL,
+        envelope TEXT NOT NULL UNIQUE REFERENCES envelopes (sha256),
         UNIQUE (client, task)
     );
     CREATE TABLE quarantine (
         client TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, at REAL NOT NULL,
-        reason TEXT NOT NULL, envelope TEXT NOT NULL UNIQUE REFERENCES envelopes (sha256),
+        reason TEXT NOT NULL, sum_number INTEGER NOT NULL,
+        envelope TEXT NOT NULL UNIQUE REFERENCES envelopes (sha256),
         PRIMARY KEY (client, task)
     );
     CREATE TABLE rejected (
@@ -38,7 +40,7 @@ SCHEMA = """
     );
     CREATE TABLE tombstones (
         client TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, at REAL NOT NULL,
-        who TEXT NOT NULL, PRIMARY KEY (client, task, digest)
+        who TEXT NOT NULL, sum_number INTEGER NOT NULL, PRIMARY KEY (client, task, digest)
     );
     CREATE TABLE records (number INTEGER PRIMARY KEY, at REAL NOT NULL, content TEXT NOT NULL);
     CREATE TABLE ledger (
@@ -93,6 +95,8 @@ class Upload:
     """Labels and their numbers of rows."""
     members: tuple[UploadId, ...]
     """For a secure sum: the sites whose rows it adds up, each with the task."""
+    sum_number: int
+    """Of a secure sum among those of its task; 0: the upload of a site."""
     envelope: str
     """SHA-256 of the envelope."""
 
@@ -124,6 +128,7 @@ def describe_upload(
         statement.revision,
         tuple(zip(message.classes, map(int, message.counts), strict=True)),
         statement.members,
+        statement.sum_number,
         hashlib.sha256(blob).hexdigest(),
     )
 
@@ -137,6 +142,8 @@ class Waiting:
     digest: str
     at: float
     reason: str
+    sum_number: int
+    """As in ``Upload``."""
     envelope: str
 
 
@@ -151,6 +158,8 @@ class Tombstone:
     at: float
     who: str
     """The user of the server's machine who gave the command."""
+    sum_number: int = 0
+    """As in ``Upload``."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.schema import Charge, Run, SolvedHead, Task, Waiting
@@ -79,13 +78,13 @@ class Stored:
         )
         for client, task, size, rows, digest, classes, members in database.upload_lines():
             found.digests.add(digest)
-            sites = [member for member, _ in json.loads(members)] if is_cohort(client) else []
+            sites = [member for member, _ in json.loads(members)]
             found._add_upload(client, task, size, rows, sites)
             totals = found.by_site[client].classes
             for label, n in json.loads(classes):
                 totals[label] += n
         for tombstone in database.tombstones():  # nothing is expected from their sites any more
-            if not is_cohort(tombstone.client):  # its members may make another sum
+            if not tombstone.sum_number:  # its members may make another sum
                 of_task = found.by_task[tombstone.task]
                 of_task.answered.setdefault(tombstone.client, "forgotten")
         for event in EventLog(database).read(without="accepted"):

@@ -18,7 +18,6 @@ from typing import Any
 
 from fedran.core.labels import similar_labels
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
-from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.coordinator import FOLDER as SUMS
@@ -68,7 +67,7 @@ class Reader:
         roster, sums = self._roster(findings), self._sums()
         uploaded = stored.by_site.keys()
         if roster is None:  # nobody counts as removed
-            members = {client for client in uploaded if not is_cohort(client)}
+            members = uploaded - {cohort.client for cohort in stored.cohorts}
         else:
             members = set(roster)
         sites = [

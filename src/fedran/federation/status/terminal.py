@@ -10,7 +10,6 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fedran.core.errors import shortened
-from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.status.format import (
     NOTHING,
     format_age,
@@ -192,8 +191,9 @@ def _print_sites(status: Status, console: Console) -> None:
     right = ("uploads", "bytes", "rows", *(["gain"] if measured else ()))
     table = _table("site", "connected", "last seen", "newest task", right=right)
     sites = sorted(status.sites, key=lambda site: -(site.gain or 0.0))[:MAX_SITES]
+    cohorts = {cohort.client for cohort in status.cohorts}
     for site in sites:
-        outside = "cohort" if is_cohort(site.client) else "not in roster"
+        outside = "cohort" if site.client in cohorts else "not in roster"
         gain = NOTHING if site.gain is None else f"{site.gain:+.1f}"
         table.add_row(
             escape(site.client),

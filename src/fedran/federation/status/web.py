@@ -20,7 +20,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedran.core.labels import sort_key
-from fedran.federation.protocol.identity import is_cohort
 from fedran.federation.server.schema import SolvedHead
 from fedran.federation.status.format import (
     format_bytes,
@@ -59,7 +58,6 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.globals |= {"style": _STYLE, "script": _SCRIPT}
-_ENVIRONMENT.tests |= {"cohort": is_cohort}
 _ENVIRONMENT.filters |= {
     "bytes": format_bytes,
     "duration": format_duration,
