@@ -13,7 +13,7 @@ from fedran.core.class_sums import ClassSums
 from fedran.wire import summary_codec
 from helpers.wire_messages import CENTERS, PRECISIONS, Message, solved_head, summary
 
-FORMS = [(p, 5.0) for p in PRECISIONS] + [("mixed", b) for b in (2.0, 3.5, 8.0, 14.0)]
+FORMS = [(p, 5.0) for p in PRECISIONS] + [("mixed", b) for b in (2.0, 3.5, 14.0)]
 
 
 def error_norms(a: fedran.Summary, b: fedran.Summary) -> tuple[float, float, float]:
@@ -77,6 +77,9 @@ def test_every_field_arrives_and_only_values_are_rounded(precision, bits, labels
     for name in s.accounts.__dataclass_fields__.keys() - quantised:
         assert getattr(back.accounts, name) == getattr(s.accounts, name)
     np.testing.assert_allclose(back.sigma, s.sigma, rtol=1e-6)
+    norms = [np.linalg.norm(x.class_sums, axis=0) for x in (back, s)]
+    np.testing.assert_allclose(*norms, rtol=1e-7 if precision == "float32" else 1e-14)
+    assert np.any(back.class_sums != s.class_sums) or precision != "mixed"
     assert_energy_identity(back)
 
 
@@ -91,18 +94,6 @@ def test_the_accounts_state_the_exact_error(precision, bits, center):
     assert back.accounts.eps_G - s.accounts.eps_G == pytest.approx(spectral, abs=rounding)
     assert back.accounts.eps_G_fro - s.accounts.eps_G_fro == pytest.approx(frobenius, abs=rounding)
     assert back.accounts.eps_B == pytest.approx(sums, rel=1e-6, abs=1e-12)
-
-
-@pytest.mark.parametrize(("precision", "bits"), FORMS)
-@pytest.mark.parametrize("center", CENTERS)
-def test_the_norm_of_every_class_sum_arrives_unchanged(precision, bits, center):
-    labels = tuple(range(7))
-    s = summary(n=60, M=40, rank=9, labels=labels, center=center)
-    back = round_trip(s, precision, bits)
-    norms = [np.linalg.norm(x.class_sums, axis=0) for x in (back, s)]
-    np.testing.assert_allclose(*norms, rtol=1e-7 if precision == "float32" else 1e-14)
-    if precision not in ("float64", "float32"):
-        assert np.any(back.class_sums != s.class_sums)
 
 
 def test_rounding_of_the_class_sums_alone_enters_eps_G():
@@ -214,15 +205,6 @@ UNUSUAL = {
 def test_unusual_summaries_arrive_within_their_accounts(case, precision, bits):
     s = UNUSUAL[case]()
     assert_within_accounts(s, round_trip(s, precision, bits))
-
-
-@pytest.mark.parametrize(("precision", "bits"), FORMS)
-def test_a_summary_that_is_encoded_twice_stays_within_its_accounts(precision, bits):
-    s = summary(n=60, M=40, rank=9)
-    once = round_trip(s, precision, bits)
-    twice = round_trip(once, precision, bits)
-    assert_within_accounts(once, twice)
-    assert_within_accounts(s, twice)
 
 
 @pytest.mark.parametrize(("precision", "bits"), FORMS)
