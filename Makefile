@@ -42,9 +42,8 @@ bench: .venv/dev  ## speed and memory beside other libraries; writes results/spe
 bench-accuracy: .venv/dev  ## the accuracy table on CIFAR-100 features below FEDRAN_DATA, into results/
 	$(BIN)/fedran run configs/paper/accuracy.toml --out results
 
-results: .venv/dev  ## docs/results and results/report from results/*.jsonl
-	$(BIN)/python benchmarks/collect.py
-	$(BIN)/fedran report results
+results: .venv/dev  ## docs/results.md and results/report from results/*.jsonl
+	$(BIN)/fedran report results --page docs/results.md
 
 .venv/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedran needs Python 3.11 or newer: make PYTHON=python3.11 ...")'

@@ -9,33 +9,34 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import fedran
 from choosing import Lines
-from fedran.bench.report.export import markdown_page, pipe_table
-from fedran.bench.report.leakage import STUDY, read_leakage, short_table
-from fedran.bench.report.pages import leakage_page
 from fedran.core.dp import Budget, Mechanism
 from fedran.core.nystrom import totals_to_summary
 from fedran.core.release import Release
 from fedran.core.totals import blind_omega, totals
-from fedran.data.catalogue import load_dataset
+from fedran.data.catalogue import dataset_title, load_dataset
 from fedran.data.partition import dirichlet
 from fedran.leakage import Leakage, measure
+from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 from fedran.leakage.meter import SEARCHED, SINGLE
+from fedran.wire.sizes import human_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 DATASETS = ("cifar100-efficientnet_lite0", "cifar100-vit_ti16")
 STREAM, CLASSES, SITES, COHORT, BETA = 1993, 50, 20, 10, 0.5
 M, SKETCH = 4096, 512
 SETTING = {
-    "study": STUDY,
+    "study": "leakage",
     "command": "python benchmarks/leakage.py",
     "stream": STREAM,
     "classes": CLASSES,
@@ -50,6 +51,8 @@ SETTING = {
 REFERENCE = 10_500
 """Non-members that are tested: enough for a rate at 0.1 % false positives."""
 FIRST_MARK, LAST_MARK = "<!-- made by benchmarks/leakage.py -->", "<!-- end -->"
+Line = dict[str, Any]
+"""What was measured of one message."""
 Message = fedran.Summary | fedran.Mixture | Release
 
 
@@ -163,24 +166,85 @@ def _fields(found: Leakage, counts: dict[object, float]) -> dict[str, object]:
     }
 
 
-def write_pages() -> None:
+def write_pages(lines: list[Line]) -> None:
     """Write results/leakage.md, and the short table between the marks of the privacy page."""
     order = [name for name, _, _ in KINDS]
-    measured = sorted(read_leakage(ROOT / "results"), key=lambda m: order.index(m.name))
-    measured.sort(key=lambda m: DATASETS.index(m.dataset))
-    page = leakage_page(measured)
-    text = f"# {page.title}\n\n{markdown_page(page)}\n\n{ATTACKS}"
-    (ROOT / "results" / "leakage.md").write_text(text)
+    lines = sorted(lines, key=lambda m: order.index(m["name"]))
+    parts = ["# What messages reveal", _about(lines)]
+    for dataset in DATASETS:
+        own = [m for m in lines if m["dataset"] == dataset]
+        days = " to ".join(sorted({m["date"] for m in own}))
+        made = f"The site has {own[0]['members']:,} rows. Made by {own[0]['command']} on {days}."
+        rows = [[m["name"], human_bytes(m["bytes"]), *_found(m)] for m in own]
+        parts += [f"## {dataset_title(dataset)}", made, _table(HEADINGS, rows)]
+    (ROOT / "results" / "leakage.md").write_text("\n\n".join(parts) + "\n")
+    short, headings = [[name] for name in order], ["message"]
+    for dataset in DATASETS:
+        backbone = dataset_title(dataset).partition(", ")[2]
+        headings += [f"{backbone}: {h}" for h in ("AUC", "TPR at 0.1 %", "head alone")]
+        for row in short:
+            (m,) = (m for m in lines if (m["dataset"], m["name"]) == (dataset, row[0]))
+            row += _found(m)[3:6]
     privacy = ROOT / "docs" / "explanation" / "privacy.md"
     before, _, rest = privacy.read_text().partition(FIRST_MARK)
     _, _, after = rest.partition(LAST_MARK)
-    rows = pipe_table(short_table(measured))
-    privacy.write_text(f"{before}{FIRST_MARK}\n\n{rows}\n\n{LAST_MARK}{after}")
+    table = _table(headings, short)
+    privacy.write_text(f"{before}{FIRST_MARK}\n\n{table}\n\n{LAST_MARK}{after}")
 
 
-ATTACKS = """The attacks are described in
-[how to measure what a message reveals](../how-to/leak.md).
-"""
+HEADINGS = (
+    *("message", "size", "single rows", "rows in the factor", "small classes"),
+    *("AUC", "TPR at 0.1 %", "head alone"),
+    *("span or groups", "class mean", "scatter", "which site"),
+)
+
+
+def _found(m: Line) -> list[str]:
+    """The cells of a message, in the order of ``HEADINGS`` from single rows on."""
+
+    def strongest(*attacks: str) -> str:
+        return _number(max((m["attacks"][a] for a in attacks if a in m["attacks"]), default=None))
+
+    tries = [f"{a} of {b}" if b else "-" for a, b in (m["single"], m["found"])]
+    rate = "-" if m["tpr"] is None else f"{100 * m['tpr']:.2f} %"
+    return [
+        *(*tries, _number(m["cosine"]), _number(m["auc"]), rate, strongest(HEADS)),
+        *(strongest(SPAN, NEAREST, GAP), strongest(MEAN), strongest(SCATTER, *FLOORS)),
+        _number(m.get("site")),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    first, *others = ("| " + " | ".join(line) + " |" for line in (headings, *rows))
+    return "\n".join([first, "|---|" + "---:|" * (len(headings) - 1), *others])
+
+
+def _about(lines: list[Line]) -> str:
+    m = lines[0]
+    return f"""Stream {m["stream"]}: a task of {m["classes"]} classes, divided among {m["sites"]}
+sites (Dirichlet, β = {m["beta"]:g}). {m["cohort"]} of the sites take part. The attacked message is
+that of the middle one of them by size, or a sum over all of them. Members are the rows of this
+site. Other rows are {m["reference"]:,} rows of its classes from the sites that do not take part
+and from the test set. Summaries have M = {m["out_features"]} random features. The secure sum has a
+sketch of {m["sketch"]} columns. The noisy sums (DP) are of raw features, with δ = {m["delta"]:g}.
+
+- Single rows: classes (in mixtures: groups) with one row, and how many of these rows are recovered.
+- Rows in the factor: searches in the factor of a summary that ended at a single row.
+- Small classes: mean cosine of the recovered and the true mean feature of classes with 2 to 4 rows.
+- AUC: how well the strongest attack tells rows of the message from other rows of the same classes:
+  0.5 is guessing, 1 is certain. The standard error is at most {max(m["error"] for m in lines):.3f}.
+- TPR at 0.1 %: the share of the rows of the message that this attack finds while it wrongly names
+  one in 1,000 other rows.
+- Head alone: AUC of someone who has only the classifier that is solved from this message.
+- Span or groups, class mean, scatter: AUC of the strongest attack that uses only this part of the
+  message. Which site: telling rows of the site from rows of the others in the sum.
+
+The attacks are lower bounds: a better one may find more. They are described in
+[how to measure what a message reveals](../docs/how-to/leak.md)."""
 
 
 def main() -> None:
@@ -205,7 +269,8 @@ def main() -> None:
             }
             done.add(line)
             print(name, line["auc"], line["seconds"], "s", flush=True)
-    write_pages()
+    text = arguments.lines.read_text(encoding="utf-8")
+    write_pages([json.loads(line) for line in text.splitlines()])
 
 
 if __name__ == "__main__":

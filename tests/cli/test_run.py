@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedran.bench.report.tables.table import base_command
+from fedran.bench.report.tables import command
 from fedran.bench.results.result import read_results
 
 ROOT = Path(__file__).parents[2]
@@ -202,7 +202,7 @@ def test_methods_and_datasets_run_without_a_file(cli, tmp_path):
     }
     assert all(len(r.tasks[0].bytes_up) == 2 for r in results)
     assert {len(r.tasks) for r in results} == {4}, "one task per class where there are few"
-    assert base_command(results[0]) == " ".join(["fedran run", *given, *changes])
+    assert command(results[0]) == " ".join(["fedran run", *given, *changes])
 
 
 @pytest.mark.parametrize(

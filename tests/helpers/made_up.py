@@ -118,74 +118,18 @@ METHODS = [
 ]
 
 
-def comparison(seeds=(1, 2, 3), betas=(0.1, 0.5, 1.0), datasets=None):
-    """Twelve methods on two datasets, and with 100 clients."""
-    datasets = datasets or ("cifar100-efficientnet_lite0", "vtab50-vit_s14")
-    found = [
-        made_up(**m, seed=s, beta=b, dataset=d)
-        for d in datasets
-        for m in METHODS
-        for b in betas
-        for s in seeds
+def studies():
+    """Label rates and ranks."""
+    labels = [
+        made_up(key, level=0.6 + rate / 5, label_rate=rate, study="labels")
+        for rate in (0.2, 1.0)
+        for key in ("fedran", "fedran-margin")
     ]
-    hundred = [
-        made_up(**m, seed=1, clients=100, config="configs/clients100.toml") for m in METHODS[:5]
+    ranks = [
+        made_up(level=0.6 + r / 5000, upload=4000 * r, params={"rank": r}, beta=0.5, study="rank")
+        for r in (64, 256)
     ]
-    return found + hundred
-
-
-def label_rates(seed, rates=(0.05, 0.2, 0.5, 1.0)):
-    return [
-        made_up(
-            key,
-            level=0.8 - 0.2 * (1 - rate) ** 2 + gain * (1 - rate),
-            label_rate=rate,
-            seed=seed,
-            study="labels",
-            **({} if key == "fedran" else {"accepted": [0.8], "precision": [0.9]}),
-        )
-        for rate in rates
-        for key, gain in (("fedran", 0), ("fedran-prototype", 0.03), ("fedran-margin", 0.05))
-    ]
-
-
-def ranks(seed):
-    return [
-        made_up(
-            key,
-            level=0.6 + 0.01 * np.log2(rank) + 0.01 * np.log2(m),
-            upload=m * rank * (4 if key == "fedran-paper" else 0.625),
-            params={"out_features": m, "rank": rank},
-            beta=0.5,
-            seed=seed,
-            gram_error=1.0 / rank,
-            study="rank",
-        )
-        for key in ("fedran", "fedran-paper")
-        for m in (1024, 2048, 8192)
-        for rank in (64, 256, 1024)
-    ]
-
-
-def components(seed):
-    place = {"beta": 1.0, "seed": seed, "study": "components"}
-    exact = [
-        made_up(
-            "exact",
-            level=0.85 + 0.02 * i + (0.01 if lam is None else 0.0),
-            params={"features": features, "kind": "relu", "lam": lam, "out_features": 1250},
-            **place,
-        )
-        for i, features in enumerate(("raw", "linear", "random"))
-        for lam in (1e-3, 1e6, None)
-    ]
-    low = made_up("fedran", level=0.9, params={"rank": 256, "out_features": 1250}, **place)
-    return [*exact, low]
-
-
-def studies(seeds=(1, 2)):
-    """Label rates, ranks and components."""
-    return [r for s in seeds for r in label_rates(s) + ranks(s) + components(s)]
+    return labels + ranks
 
 
 def write(folder, results, name="results.jsonl"):

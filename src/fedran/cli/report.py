@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from fedran.bench.report.build import load_results, make_report
-from fedran.bench.report.export import export_tables, overview_tables, text_table
-from fedran.bench.report.leakage import read_leakage
-from fedran.bench.report.pages import experiment_name, overview_page
-from fedran.bench.results.grouping import counted
+from fedran.bench.report.export import export_tables, text_table, update_markdown
+from fedran.bench.report.figures import overview_svg
+from fedran.bench.report.pages import experiment_name, load_results, make_pages, make_report
+from fedran.bench.report.verdict import main_setting
+from fedran.bench.results.grouping import comparisons, counted, groups
 from fedran.core.errors import MissingExtra, printable
 
 
@@ -20,8 +20,7 @@ def report(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER",
-            help="Folder with results (*.jsonl, and *.ndjson of leakage). Subfolders are included.",
+            metavar="FOLDER", help="Folder with results (*.jsonl). Subfolders are included."
         ),
     ],
     out: Annotated[
@@ -51,33 +50,49 @@ def report(
             metavar="FOLDER", help="Also write every table to this folder, as CSV and LaTeX."
         ),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write the verdict and the main tables between the marks of this Markdown "
+            "page, and img/accuracy_bytes.svg beside it.",
+        ),
+    ] = None,
 ) -> None:
     """Print a verdict and the accuracies of all results in a folder, and write them as pages.
 
-    The pages are HTML and open offline: an overview, one per dataset, and one per further study.
-    They need the extra 'report'; the printed tables and --export do not.
+    The pages are HTML and open offline: one per dataset, and one that compares them if there are
+    several. They need the extra 'report'; the printed tables and --export do not.
     """
-    results, leakage = load_results(folder), read_leakage(folder)
+    results = load_results(folder)
     name = name or experiment_name(results, folder.resolve().name)
-    first = overview_page(results, name)
-    typer.echo(f"{first.title}\n{first.where}\n")
+    pages = make_pages(results, name)
+    first = pages[0].sections[0]
+    typer.echo(f"{pages[0].title}\n{first.about}\n")
     for i, line in enumerate(first.verdict, 1):
         typer.echo(f"{i}. {printable(line, 400)}")
     typer.echo()
-    for table in overview_tables(results):
-        typer.echo(f"{text_table(table)}\n")
+    for shown in pages if len(pages) == 1 else pages[1:]:
+        if shown is not pages[0]:
+            typer.echo(f"{printable(shown.title, 200)}\n")
+        for table in (t for s in shown.sections for t in s.tables):
+            typer.echo(f"{text_table(table.brief())}\n")
     if export is not None:
-        typer.echo(f"{len(export_tables(results, export, leakage))} files of tables in {export}")
+        typer.echo(f"{len(export_tables(results, export))} files of tables in {export}")
+    if page is not None:
+        update_markdown(page, pages, results)
+        drawing = overview_svg(*main_setting(groups(comparisons(results))))
+        (page.parent / "img" / "accuracy_bytes.svg").write_text(drawing, encoding="utf-8")
     if text:
         return
     try:
-        result = make_report(results, name, leakage)
+        made = make_report(results, name)
     except MissingExtra as reason:
         typer.echo(f"No pages were written, because {reason}")
         return
-    page = result.write(folder / "report" if out is None else out)
-    typer.echo(f"{page}")
-    pages, figures = counted(len(result.pages), "page"), counted(len(result.figures), "figure")
-    typer.echo(f"  {pages}, {figures} as SVG and PNG")
+    path = made.write(folder / "report" if out is None else out)
+    typer.echo(f"{path}")
+    counts = counted(len(made.pages), "page"), counted(len(made.figures), "figure")
+    typer.echo(f"  {counts[0]}, {counts[1]} as SVG and PNG")
     if open_page:
-        webbrowser.open(page.resolve().as_uri())
+        webbrowser.open(path.resolve().as_uri())

@@ -10,22 +10,25 @@ import sys
 import pytest
 
 from fedran.bench.report.export import (
+    FIRST_MARK,
+    LAST_MARK,
     csv_table,
     export_tables,
     latex_table,
-    overview_tables,
+    pipe_table,
     text_table,
+    update_markdown,
 )
-from fedran.bench.report.pages import make_pages
-from fedran.bench.report.tables.table import Cell, Table, number_columns, text_columns
-from helpers.made_up import comparison, made_up
+from fedran.bench.report.pages import all_tables, make_pages
+from fedran.bench.report.tables import Cell, Column, Table
+from helpers.made_up import METHODS, made_up
 
 TABLE = Table(
     "Title, 5 %",
-    [*text_columns("method"), *number_columns("A_T", group="β = 0.1"), *number_columns("MiB")],
+    [Column("method", numeric=False), Column("β = 0.1: A_T"), Column("MiB")],
     [
-        [[Cell('R&D_1, "x"'), Cell("76.5 ± 0.1", "best"), Cell("1")]],
-        [[Cell("\x1b[31m~"), Cell("9", "second"), Cell("-")]],
+        [Cell('R&D_1, "x"'), Cell("76.5 ± 0.1", "best"), Cell("1")],
+        [Cell("\x1b[31m~"), Cell("9", "second"), Cell("-")],
     ],
     "A note_with 100 %.",
 )
@@ -44,14 +47,6 @@ def test_csv_reads_back_to_the_cells():
     header, *rows = csv.reader(io.StringIO(csv_table(TABLE)))
     assert header == ["method", "β = 0.1: A_T", "MiB"]
     assert rows == [[c.text for c in row] for row in TABLE.rows]
-
-
-def test_csv_keeps_the_names_of_datasets_that_pages_show_as_titles():
-    (section,) = make_pages(comparison(seeds=(1,), betas=(0.1,)), "")[0].sections
-    (table,) = section.tables
-    keys = [row[0] for row in list(csv.reader(io.StringIO(csv_table(table))))[1:]]
-    assert keys[0] == "cifar100-efficientnet_lite0: 5 tasks, 5 clients, dirichlet split"
-    assert table.rows[0][0].text.startswith("CIFAR-100, EfficientNet-Lite0: 5 tasks")
 
 
 def test_latex_escapes_every_special_character_and_marks_the_best():
@@ -77,7 +72,7 @@ def rows_of(latex):
 
 def test_every_latex_table_of_a_report_is_balanced(tmp_path):
     hostile = made_up("odd", "[x] {a} \\end{tabular} 漢 é $&%#_^~\\", sends="[y]")
-    for path in export_tables([*comparison(seeds=(1,))[:12], hostile], tmp_path):
+    for path in export_tables([*(made_up(**m) for m in METHODS), hostile], tmp_path):
         if path.suffix == ".tex":
             latex = path.read_text()
             (shape,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", latex)
@@ -91,9 +86,8 @@ def test_every_latex_table_of_a_report_is_balanced(tmp_path):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(tmp_path):
     cells = '[x] {a} \\end 漢 é $&%#_^~\\ <b> "q" 76 ± 1, β λ |'
-    table = Table(
-        cells, [*text_columns(cells)], [[[Cell(cells, "best")]], [[Cell(cells, "second")]]]
-    )
+    rows = [[Cell(cells, "best")], [Cell(cells, "second")]]
+    table = Table(cells, [Column(cells, numeric=False)], rows)
     start = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
     (tmp_path / "t.tex").write_text(f"{start}\n{latex_table(table)}\n\\end{{document}}\n")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
@@ -103,22 +97,33 @@ def test_latex_compiles(tmp_path):
     assert done.returncode == 0, done.stdout[-800:]
 
 
-def test_the_overview_shows_accuracy_upload_and_seconds_of_every_method():
-    runs = [made_up("fedran", seed=s, upload=792, level=0.8) for s in (1, 2)]
-    (table,) = overview_tables([*runs, made_up("afl", upload=3 * 2**20)])
-    rows = {row[0].text: [c.text for c in row[1:]] for row in table.rows}
-    mean = sum(r.A_T for r in runs) / 2
-    assert rows["fedran"][0] == "0.1"
-    assert float(rows["fedran"][2]) == pytest.approx(mean, abs=0.01)
-    assert rows["fedran"][3:] == ["792 B", "1", "2"]
-    assert rows["afl"][3] == "3.00 MiB"
-
-
 def test_every_table_of_the_report_becomes_two_files_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    runs = [made_up(k, seed=s) for k in ("fedran", "afl") for s in (1, 2)]
+    runs = [made_up(k, seed=s, beta=b) for k in ("fedran", "afl") for s in (1, 2) for b in (0.1, 1)]
     written = export_tables(runs, tmp_path / "tables")
-    tables = [t for page in make_pages(runs, "") for s in page.sections for t in s.tables]
-    assert len(written) == len(set(written)) == 2 * len(tables) > 10
+    tables = list(all_tables(make_pages(runs, "")))
+    assert len(written) == len(set(written)) == 2 * len(tables) == 6
     assert {p.name for p in (tmp_path / "tables").iterdir()} == {p.name for p in written}
-    assert next(p for p in written if p.suffix == ".tex").read_text().endswith("tabular}\n")
+
+
+def test_nothing_in_a_markdown_table_is_markup():
+    hostile = Table("", [Column("a|b")], [[Cell("<i> *c* `d` [e](f)|g\nh")]])
+    heading, _, row = pipe_table(hostile).splitlines()
+    assert heading.count("|") == row.count("|") == 2
+    assert "<i>" not in row
+    assert not set("*`[") & set(re.sub(r"\\.", "", row))
+
+
+def test_a_markdown_page_keeps_its_other_text(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{FIRST_MARK}\nold\n{LAST_MARK}\nafter\n")
+    runs = [made_up(dataset=d) for d in ("digits", "har-dsa19")]
+    update_markdown(page, make_pages(runs, "name"), runs)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| fedran |" in text
+    page.write_text("without marks\n")
+    with pytest.raises(ValueError, match="expected the lines"):
+        update_markdown(page, make_pages(runs, "name"), runs)

@@ -1,138 +1,203 @@
-"""Which pages a report has: an overview, datasets, studies; new ones without a change of code."""
+"""From a folder of results to HTML pages: complete, self-contained and safe in any window."""
 
-from fedran.bench.report.export import overview_tables
-from fedran.bench.report.pages import comparison_sections, experiment_name, make_pages
-from fedran.bench.report.verdict import LINES
-from fedran.bench.results import result
-from helpers.made_up import comparison, made_up, studies
-from helpers.made_up_trained import all_trained, heads, scratch, speedup
-from helpers.report_tables import first_cells
+import html
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from fedran.bench.report import pages
+from fedran.bench.report.pages import experiment_name, load_results, make_pages, make_report
+from fedran.cli.main import run
+from helpers.made_up import METHODS, made_up, studies, write
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+# A window cannot be narrower than 500 px when the DOM is dumped; a frame can.
+FRAME = '<iframe style="width:{width}px; height:900px; border:0" srcdoc="{page}"></iframe>'
+PROBE = """<!doctype html><meta charset="utf-8"><body>{frames}<script>
+addEventListener("load", () => {{
+  document.body.dataset.seen = [...document.querySelectorAll("iframe")].map((frame) => {{
+    const inner = frame.contentDocument, root = inner.documentElement;
+    inner.querySelectorAll("details").forEach((d) => (d.open = true));
+    const loaded = frame.contentWindow.performance.getEntriesByType("resource").length;
+    const drawn = [...inner.querySelectorAll("svg")].filter((s) => s.clientWidth > 300).length;
+    return [root.scrollWidth, root.clientWidth, loaded, drawn].join(" ");
+  }}).join(";");
+}});
+</script>"""
+VOID = {"meta", "br", "img", "link", "hr", "input"}
 
 
-def test_the_overview_comes_first_then_datasets_then_studies():
-    runs = [*comparison(seeds=(1,), betas=(0.1,)), *all_trained(seeds=(1,)), *studies(seeds=(1,))]
-    pages = make_pages(runs, "mine")
-    assert [p.slug for p in pages] == [
-        *("index", "cifar100", "vtab50-vit-s14", "runtime", "labels", "rank", "components")
-    ]
-    first = pages[0]
-    assert first.title.startswith("mine: accuracy and bytes of ")
-    assert 3 <= len(first.verdict) <= 5
-    (section,) = first.sections
-    assert [c.slug.split("-")[0] for c in section.charts] == ["bytes"]
-    assert [t.title for t in section.tables] == ["All comparisons"]
+class Reader(HTMLParser):
+    """Checks that tags close in order; collects tags, addresses and ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.links, self.ids = [], set(), [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.links += [v for k, v in attrs if k in {"src", "href", "xlink:href", "action"}]
+        self.ids += [v for k, v in attrs if k == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
 
 
-def test_a_dataset_has_one_page_for_all_its_settings():
-    _, page = make_pages([made_up(clients=k, beta=b) for k in (5, 100) for b in (0.1, 1.0)], "x")
-    assert page.title == "CIFAR-100, EfficientNet-Lite0"
-    assert [s.title for s in page.sections if not s.folded] == [
+def parsed(text):
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    return reader
+
+
+def test_every_page_is_well_formed_and_loads_nothing(full_report):
+    for text in full_report.pages.values():
+        found = parsed(text)
+        assert not {"script", "img", "link", "iframe"} & found.tags
+        assert not re.search(r"@import|url\((?!#)", text)
+        assert len(found.ids) == len(set(found.ids))
+        assert {x for x in found.links if not x.startswith("#")} == set(full_report.pages)
+        assert {x[1:] for x in found.links if x.startswith("#")} <= set(found.ids)
+
+
+def test_hostile_strings_stay_text(full_report):
+    text = "".join(full_report.pages.values())
+    assert "&lt;script&gt;" in text
+    assert "<script" not in text
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", text)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_page_fits_the_window_and_shows_its_figures(full_report, tmp_path, width):
+    texts = list(full_report.pages.values())
+    probe = tmp_path / "probe.html"
+    frames = "".join(FRAME.format(width=width, page=html.escape(text)) for text in texts)
+    probe.write_text(PROBE.format(frames=frames), encoding="utf-8")
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    command = [CHROMIUM, *FLAGS, profile, "--window-size=1300,1000", "--dump-dom", probe.as_uri()]
+    dom = subprocess.run(command, capture_output=True, timeout=120, check=True).stdout.decode()
+    seen = re.search(r'data-seen="([\d ;]+)"', dom)[1].split(";")
+    for text, numbers in zip(texts, seen, strict=True):
+        needed, given, loaded, drawn = map(int, numbers.split())
+        assert needed <= given == width
+        assert loaded == 0
+        assert drawn == text.count("<svg") > 0
+
+
+def test_one_dataset_is_one_page_and_several_get_a_first_one():
+    one = make_pages([made_up("fedran"), made_up("afl"), made_up(clients=9)], "name")
+    assert [p.slug for p in one] == ["index"]
+    assert [s.title for s in one[0].sections] == [
         "5 tasks, 5 clients, dirichlet split",
-        "5 tasks, 100 clients, dirichlet split",
+        "5 tasks, 9 clients, dirichlet split",
     ]
+    first, *others = make_pages([made_up(dataset=d) for d in ("index", "a b", "a-b")], "name")
+    assert first.slug == "index"
+    assert len({"index", *(p.slug for p in others)}) == 4
 
 
-def test_an_unknown_dataset_and_an_unknown_method_have_a_place():
-    _, page = make_pages([made_up("new", "New", dataset="my photos")], "x")
-    assert (page.slug, page.title) == ("my-photos", "my photos")
-    assert page.verdict[0].startswith("New classifies ")
+def test_other_betas_and_commands_are_folded():
+    runs = [made_up(key, beta=b) for key in ("fedran", "afl") for b in (0.1, 0.5)]
+    (section,) = make_pages([*runs, made_up("fedncm", beta=0.5)], "")[0].sections
+    assert len(section.tables[0].rows) == 3
+    assert [len(t.rows) for t in section.folded] == [2, 1]
 
 
-def test_a_new_study_gets_a_page_of_its_own_and_stays_out_of_the_others(monkeypatch):
-    monkeypatch.setitem(result.STUDIES, "noise", "Adds noise.")
-    runs = [made_up(k, study=s) for k in ("fedran", "afl") for s in ("accuracy", "noise")]
-    runs[1] = made_up("fedran", study="noise", params={"epsilon": 1.0})
-    index, dataset, page = make_pages(runs, "x")
-    assert (page.slug, page.title, page.about) == ("noise", "Noise", "Adds noise.")
-    assert page.where.startswith("CIFAR-100, EfficientNet-Lite0: 10 classes in 5 tasks")
-    assert page.verdict
-    assert page.sections[0].tables
-    assert not any("epsilon" in name for name in first_cells(index, dataset))
+def test_studies_that_vary_a_setting_have_a_table_each_and_no_verdict():
+    sections = make_pages([made_up(), *studies()], "")[0].sections
+    assert [bool(s.verdict) for s in sections] == [True, False, False]
+    labels = next(s for s in sections if s.title.endswith("labels")).tables[0]
+    assert [row[1].text for row in labels.rows] == ["100 % labelled"] * 2 + ["20 % labelled"] * 2
+    alone = make_report(studies()).pages["index.html"]
+    assert "Study: rank" in alone
 
 
-def test_figures_of_one_setting_on_two_pages_are_different_figures(monkeypatch):
-    monkeypatch.setitem(result.STUDIES, "noise", "Adds noise.")
-    runs = [made_up(k, study=s) for k in ("fedran", "afl") for s in ("accuracy", "noise")]
-    _, *pages = make_pages(runs, "x")
-    slugs = [c.slug for p in pages for s in p.sections for c in s.charts]
-    assert slugs
-    assert len(slugs) == len(set(slugs))
+def test_a_single_run_makes_a_page():
+    runs = [made_up(tasks=1, beta=None, partitioner="subjects", dataset="har")]
+    report = make_report(runs)
+    assert list(report.pages) == ["index.html"]
+    assert report.figures == {}
+    assert "forgetting" not in parsed(report.pages["index.html"]).tags
 
 
-def test_a_folder_with_one_study_alone_has_a_verdict_and_a_printed_table():
-    for study in ("rank", "labels", "components"):
-        runs = [r for r in studies(seeds=(1,)) if r.study == study]
-        assert [p.slug for p in make_pages(runs, "x")] == ["index", study]
-        assert make_pages(runs, "x")[0].verdict
-        assert overview_tables(runs)[0].rows
+def test_the_same_results_give_the_same_bytes(tmp_path):
+    runs = write(tmp_path / "in", [made_up(**m, seed=s) for m in METHODS[:4] for s in (1, 2)])
+    first, second = (
+        make_report(load_results(runs)).write(tmp_path / name).parent for name in ("a", "b")
+    )
+    files = sorted(p.relative_to(first) for p in first.rglob("*.*"))
+    assert {p.suffix for p in files} == {".html", ".svg", ".png"}
+    for path in files:
+        assert (first / path).read_bytes() == (second / path).read_bytes()
 
 
-def test_runtime_and_speed_up_share_a_page():
-    pages = make_pages([*speedup(), made_up(study="runtime")], "x")
-    assert [p.slug for p in pages if p.slug != "index"] == ["runtime"]
+def test_results_in_subfolders_are_found(tmp_path):
+    write(tmp_path / "a" / "b", [made_up(seed=1)], "x.jsonl")
+    write(tmp_path, [made_up(seed=2)], "y.jsonl")
+    assert len(load_results(tmp_path)) == 2
 
 
-def test_pages_never_share_a_file():
-    slugs = [p.slug for p in make_pages([made_up(dataset=d) for d in ("a b", "a-b", "index")], "x")]
-    assert slugs == ["index", "a-b", "a-b-2", "index-2"]
+def test_the_papers_datasets_come_first_and_larger_uploads_before_smaller(tmp_path):
+    runs = [
+        made_up(dataset="digits"),
+        made_up(dataset="vtab50-x"),
+        made_up(dataset="cifar100-x", clients=100),
+        made_up("afl", dataset="cifar100-x"),
+        made_up(dataset="cifar100-x", upload=10, params={"rank": 1}),
+        made_up(dataset="cifar100-x", upload=20, params={"rank": 2}),
+    ]
+    found = load_results(write(tmp_path, runs))
+    assert [runs.index(r) for r in found] == [5, 4, 3, 2, 1, 0]
 
 
-def test_the_experiment_is_named_after_its_only_configuration_or_the_folder():
-    assert experiment_name([made_up(config="configs/digits.toml")] * 2, "runs") == "digits"
-    assert experiment_name([made_up(config="a.toml"), made_up(config="b.toml")], "runs") == "runs"
+def test_the_name_is_that_of_the_only_configuration_or_of_the_folder():
+    assert experiment_name([made_up(config="a/b.toml")], "runs") == "b"
+    assert experiment_name([made_up(config="a/b.toml"), made_up(config="c.toml")], "runs") == "runs"
     assert experiment_name([made_up(config="")], "runs") == "runs"
 
 
-def test_every_study_has_a_verdict_and_a_section_without_a_title():
-    for name in ("labels", "rank", "components"):
-        _, page = make_pages([r for r in studies(seeds=(1,)) if r.study == name], "x")
-        assert 1 <= len(page.verdict) <= LINES
-        assert all("%" in line for line in page.verdict)
-        first = page.sections[0]
-        assert (first.slug, first.title, first.folded) == (name, "", False)
-    _, page = make_pages(speedup(), "x")
-    assert [line for line in page.verdict if "FedRAN takes " in line]
-    assert page.sections[0].tables[0].title.startswith("FedRAN against each trained method")
+def test_without_jinja2_the_error_says_what_to_install(monkeypatch):
+    pages._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match="extra 'report'"):
+        make_report([made_up()])
 
 
-def slugs(results):
-    return [s.slug for s in comparison_sections(results)]
+def one_line_error(capsys, *arguments):
+    assert run(["report", *map(str, arguments)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    return error
 
 
-def test_sections_appear_in_their_order_and_only_with_results():
-    first = "setting-5-tasks-5-clients-dirichlet-split"
-    assert slugs([made_up()]) == [first, "communication", "runtime", "forgetting", "provenance"]
-    assert slugs(all_trained()) == [
-        *(first, "communication", "runtime", "forgetting", "drift", "training", "provenance")
-    ]
-    assert "drift" not in slugs(heads())
-    assert "drift" in slugs(scratch())
+def test_a_folder_without_results_is_refused_in_one_sentence(tmp_path, capsys):
+    assert "no such folder" in one_line_error(capsys, tmp_path / "no")
+    assert "no results" in one_line_error(capsys, tmp_path)
+    write(tmp_path, [made_up()], "ok.jsonl")
+    assert f"try {tmp_path}\n" in one_line_error(capsys, tmp_path / "ok.jsonl")
 
 
-def test_only_the_settings_are_unfolded_and_each_has_a_section():
-    parts = comparison_sections([made_up(clients=k) for k in (5, 100)] + [made_up("b")])
-    assert [s.title for s in parts if not s.folded] == [
-        "5 tasks, 5 clients, dirichlet split",
-        "5 tasks, 100 clients, dirichlet split",
-    ]
-
-
-def test_settings_of_several_datasets_are_named_with_their_dataset():
-    first, second, *_ = comparison_sections([made_up(dataset=d) for d in ("a", "b")])
-    assert first.title == "a: 5 tasks, 5 clients, dirichlet split"
-    assert first.slug != second.slug
-
-
-def test_every_table_with_measurements_knows_its_results():
-    pages = make_pages([*all_trained(seeds=(1,)), *studies(seeds=(1,))], "x")
-    for s in (s for page in pages for s in page.sections):
-        for table in s.tables:
-            printed = all(c.muted for row in table.rows for c in row)
-            assert table.results or printed or s.slug == "provenance", table.title
-
-
-def test_nothing_is_explained_that_is_not_on_the_page():
-    (section, *_) = comparison_sections([made_up("fedran"), made_up("afl")])
-    assert section.intro == []
-    assert "Hollow" not in section.charts[0].note
-    assert "below the axis" not in section.charts[0].note
+@pytest.mark.parametrize("line", ["{", "[]", "{}", "incomplete"])
+def test_a_broken_line_is_refused_in_one_sentence(tmp_path, capsys, line):
+    write(tmp_path, [made_up()], "ok.jsonl")
+    if line == "incomplete":
+        line = made_up().to_json().replace('"acc": [[', '"acc": [[0.5], [')
+    (tmp_path / "z.jsonl").write_text(line + "\n")
+    one_line_error(capsys, tmp_path)

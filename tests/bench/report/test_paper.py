@@ -2,50 +2,44 @@
 
 from dataclasses import replace
 
-from fedran.bench.report.paper import (
-    COMMUNICATION,
-    RESNET,
-    RUNTIME,
-    SPEEDUP_MEAN,
-    VIT,
-    paper_row,
-    printed_for,
-)
-from fedran.bench.results.grouping import Setting, groups
-from helpers.made_up_trained import heads, scratch
+import pytest
+
+from fedran.bench.report.paper import paper_figures, printed_for
+from fedran.bench.results.grouping import Setting
+
+RESNET, VIT = paper_figures()["resnet18"], paper_figures()["vit"]
+SETTING = Setting("cifar100-efficientnet_lite0", 5, 5, "dirichlet", 1.0, 0.1)
 
 
 def test_the_papers_accuracy_tables_are_complete():
-    assert all(set(row) == {"CIFAR-100", "ImageNet-R", "VTAB"} for row in RESNET.values())
-    assert all(set(row) == {"CIFAR-100", "ImageNet-R"} for row in VIT.values())
+    assert all(
+        set(row) == {"CIFAR-100", "ImageNet-R", "VTAB"} for row in RESNET["accuracy"].values()
+    )
+    assert all(set(row) == {"CIFAR-100", "ImageNet-R"} for row in VIT["accuracy"].values())
 
 
 def test_the_printed_bytes_follow_from_8_bytes_per_number_and_all_classes():
     for name, (rank, classes) in {"CIFAR-100": (2048, 100), "VTAB": (512, 50)}.items():
         size = (8192 * rank + rank + 8192 * classes) * 8 / 2**20
-        assert round(size, 2) == COMMUNICATION["FedRAN"][name]
-
-
-def test_the_printed_mean_speed_up_follows_from_the_printed_seconds():
-    trained = [row for name, row in RUNTIME.items() if name not in {"STSA", "FedRAN"}]
-    for name, speedup in SPEEDUP_MEAN.items():
-        mean = sum(row[name] for row in trained) / len(trained)
-        assert round(mean / RUNTIME["FedRAN"][name], 1) == speedup
+        assert round(size, 2) == RESNET["mib"]["FedRAN"][name]
 
 
 def test_a_setting_finds_the_table_with_its_backbone():
-    usual = {"clients": 5, "partitioner": "dirichlet", "label_rate": 1.0}
-    vit = Setting("cifar100-vit", 10, **usual)
-    assert printed_for(vit).pair("FedRAN", 0.5) == (93.91, 89.90)
-    assert printed_for(vit).seconds("FedRAN") is None
-    assert printed_for(Setting("imagenet-r-vit", 10, **usual)).backbone == "ViT-B/16"
-    small = Setting("cifar100-efficientnet_lite0", 5, **usual)
-    assert printed_for(small).pair("FedRAN", 0.1) == (76.54, 67.33)
-    others = ({"clients": 100}, {"tasks": 7}, {"label_rate": 0.1}, {"partitioner": "iid"})
-    for other in (*others, {"dataset": "digits"}):
-        assert printed_for(replace(small, **other)) is None
+    assert printed_for(SETTING).accuracy("fedran-paper") == (76.54, 67.33)
+    assert printed_for(SETTING).mib("stsa-e") == 194.59
+    vit = printed_for(replace(SETTING, dataset="cifar100-vit", tasks=10, beta=0.5))
+    assert (vit.backbone, vit.accuracy("fedran-paper")) == ("ViT-B/16", (93.91, 89.90))
+    assert vit.seconds("fedran-paper") is None
+    assert printed_for(replace(SETTING, beta=0.3)).accuracy("fedran-paper") is None
+    assert printed_for(SETTING).accuracy("fedncm") is None
 
 
-def test_networks_have_a_row_in_the_paper_and_heads_have_none():
-    assert {paper_row(g) for g in groups(heads())} == {None}
-    assert "FedEWC" in {paper_row(g) for g in groups(scratch())}
+@pytest.mark.parametrize(
+    "other",
+    [
+        *({"clients": 100}, {"tasks": 7}, {"label_rate": 0.1}),
+        *({"partitioner": "iid"}, {"dataset": "digits"}),
+    ],
+)
+def test_other_settings_have_no_printed_figures(other):
+    assert printed_for(replace(SETTING, **other)) is None

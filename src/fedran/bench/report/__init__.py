@@ -1,1 +1,1 @@
-"""From results to tables, figures and pages."""
+"""Results as one page per dataset, as tables in the terminal, and as files."""

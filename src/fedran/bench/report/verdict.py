@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fedran.bench.results.grouping import Case, Group, comparison_cases, frozen_and_tuned, is_ours
+from fedran.bench.results.grouping import (
+    Group,
+    Setting,
+    by_setting,
+    comparisons,
+    counted,
+    groups,
+    is_ours,
+)
 from fedran.bench.results.metrics import is_fine_tuned, is_head, is_prompted, is_trained
 from fedran.bench.results.result import DEFAULT_STUDY, Result
 from fedran.data.catalogue import dataset_title
@@ -13,8 +20,6 @@ from fedran.wire.sizes import human_bytes
 
 LINES = 6
 """Sentences of a verdict."""
-HIGHLIGHTED = 8
-"""Methods with a colour in a figure. All others are grey."""
 OURS, MIXTURE, TUNED = "FedRAN", "FedRAN-mixture", "FedRAN, network fine-tuned in task 0"
 PAPER = "FedRAN (paper)"
 ANALYTIC = "best other method without training"
@@ -24,6 +29,12 @@ NETWORK = "best network from scratch"
 POOLED = "all rows in one place"
 ROLES = (OURS, MIXTURE, TUNED, ANALYTIC, HEAD, PROMPTS, NETWORK, POOLED, PAPER)
 """Every kind of method that has a leader; the most important first."""
+
+NAMED = (
+    *("fedran-paper", "stsa", "afl", "fedcgs", "gh-ofl-lda", "fedpft", "fedncm"),
+    *("loranpac", "ranpac", "send-features-8bit", "send-images"),
+)
+"""Methods that readers look for. Figures and short tables name them besides the leaders."""
 
 
 def role(g: Group) -> str:
@@ -40,7 +51,7 @@ def role(g: Group) -> str:
 
 
 def leaders(found: Iterable[Group]) -> dict[str, Group]:
-    """The most accurate method of at most eight kinds.
+    """The best method of each kind.
 
     Runs that only vary the size of our messages do not lead.
     """
@@ -49,46 +60,59 @@ def leaders(found: Iterable[Group]) -> dict[str, Group]:
         kind = role(g)
         if kind and (kind not in best or _strength(g) > _strength(best[kind])):
             best[kind] = g
-    return {kind: best[kind] for kind in [k for k in ROLES if k in best][:HIGHLIGHTED]}
-
-
-def _strength(g: Group) -> tuple[bool, float]:
-    return not is_ours(g) or g.first.study == DEFAULT_STUDY, g.A_T.mean
+    return {kind: best[kind] for kind in ROLES if kind in best}
 
 
 def strongest(found: Iterable[Group]) -> Group | None:
-    """The most accurate method; ours at their usual sizes before those that only vary the size."""
+    """The best method; ours at their usual sizes before those that only vary the size."""
     return max(found, key=_strength, default=None)
 
 
-def _final(g: Group) -> float:
-    return g.A_T.mean
+def _strength(g: Group) -> tuple[bool, float, int]:
+    """The most accurate is best. Of those that print the same accuracy it is the smallest."""
+    return not is_ours(g) or g.first.study == DEFAULT_STUDY, round(g.A_T.mean, 1), -g.upload
 
 
-def main_beta(members: Iterable[Group]) -> float | None:
-    """The beta with the most methods; of equal ones the most skewed."""
-    counts = Counter(g.beta for g in members)
-    return min(counts, key=lambda b: (-counts[b], b is None, b or 0.0))
+def main_setting(found: Iterable[Group]) -> tuple[Setting, list[Group]]:
+    """The beta with the most methods, of equal ones the most skewed; the first setting only."""
+    settings = by_setting(found)
+    first = next(iter(settings)).any_beta
+    betas = {s: members for s, members in settings.items() if s.any_beta == first}
+    main = min(betas, key=lambda s: (-len(betas[s]), s.beta is None, s.beta or 0.0))
+    return main, betas[main]
 
 
-def main_case(results: Iterable[Result]) -> tuple[Case, list[Group]] | None:
-    """The first setting at its main beta, with its groups."""
-    cases = comparison_cases(results)
-    if not cases:
-        return None
-    setting = next(iter(cases))[0]
-    beta = main_beta(g for (s, _), found in cases.items() if s == setting for g in found)
-    return Case(setting, beta), cases[Case(setting, beta)]
+def where(setting: Setting, found: Sequence[Group]) -> str:
+    """The setting of a verdict in words, for readers who do not know the terms."""
+    beta, classes = setting.beta, len(found[0].first.classes)
+    uneven = "uneven split" if beta is not None and beta < 1 else "split"
+    skew = "" if beta is None else f", {uneven} (β = {beta:g}; a smaller β is more uneven)"
+    labels = "" if setting.label_rate >= 1 else f", {100 * setting.label_rate:g} % labelled"
+    tasks, clients = counted(setting.tasks, "task"), counted(setting.clients, "client")
+    title = dataset_title(setting.dataset)
+    return f"{title}: {classes} classes in {tasks}, {clients}{labels}{skew}"
+
+
+def quoted(g: Group) -> str:
+    """The name of a method; a mixture says how many rows each of its groups has at least.
+
+    Fewer rows per group make a mixture more accurate and less private.
+    """
+    least = g.params.get("min_group") if "mixture" in g.key else None
+    if least is None:
+        return g.name
+    name = g.name.removesuffix(f", at least {least}")
+    return f"{name}, at least {counted(int(least), 'row')} per group"
 
 
 def verdict(found: Sequence[Group]) -> list[str]:
-    """What the methods of one setting and beta achieve, in at most six sentences."""
+    """What the methods of one setting achieve, in at most six sentences."""
     lead = leaders(found)
     ours = next((lead[kind] for kind in (OURS, MIXTURE, TUNED) if kind in lead), None)
-    base = ours or max(found, key=lambda g: (g.competes, g.A_T.mean))
+    base = ours or max(found, key=lambda g: (g.competes, _strength(g)))
     lines = [
-        f"{base.name} classifies {base.A_T.mean:.1f} % of the test rows correctly after the last "
-        f"task. No client uploads more than {_size(base)} in a task."
+        f"{quoted(base)} classifies {base.A_T.mean:.1f} % of the test rows correctly after the "
+        f"last task. No client uploads more than {_size(base)} in a task."
     ]
     for kind, what in (
         (MIXTURE, "our message for small budgets"),
@@ -96,17 +120,17 @@ def verdict(found: Sequence[Group]) -> list[str]:
     ):
         if kind in lead and lead[kind] is not base:
             g = lead[kind]
-            lines.append(f"{g.name}, {what}: {g.A_T.mean:.1f} % with {_size(g)}.")
+            lines.append(f"{quoted(g)} ({what}): {g.A_T.mean:.1f} % with {_size(g)}.")
     rivals = [g for g in found if g.competes and not is_ours(g) and g is not base]
     if ours is None and not rivals:  # variants of one method
         others = (g for g in found if g.competes and g is not base)
         lines += [f"{g.name}: {g.A_T.mean:.1f} % with {_size(g)}." for g in others]
-    best = max(rivals, key=_final, default=None)
+    best = strongest(rivals)
     if best is not None:
         # A method on a fine-tuned network is compared with ours on such a network.
         peer = lead.get(TUNED, base) if is_fine_tuned(best.first) else base
         lines.append(f"The best other method, {best.name}: {_beside(best, peer)}.")
-    learned = max((g for g in rivals if is_trained(g.first)), key=_final, default=None)
+    learned = strongest(g for g in rivals if is_trained(g.first))
     if learned is not None and learned is not best:
         lines.append(f"The best method that trains, {learned.name}: {_beside(learned, base)}.")
     if POOLED in lead:
@@ -117,11 +141,18 @@ def verdict(found: Sequence[Group]) -> list[str]:
 
 def overall_verdict(results: Sequence[Result]) -> list[str]:
     """The verdict on the first setting, and one sentence on all comparisons."""
-    first = main_case(results)
-    if first is None:
-        return []
-    lines, total = verdict(first[1]), _over_all(results)
+    lines, total = verdict(main_setting(groups(results))[1]), _over_all(results)
     return [*lines[: LINES - 1], total] if total else lines
+
+
+def frozen_and_tuned(results: Iterable[Result]) -> list[tuple[Setting, bool, list[Group]]]:
+    """The methods of each comparison; for each dataset first those on the frozen network."""
+    parts = [
+        (setting, tuned, [g for g in members if is_fine_tuned(g.first) == tuned])
+        for setting, members in by_setting(groups(comparisons(results))).items()
+        for tuned in (False, True)
+    ]
+    return [part for part in parts if part[2]]
 
 
 def _over_all(results: Iterable[Result]) -> str:
@@ -130,14 +161,13 @@ def _over_all(results: Iterable[Result]) -> str:
     A difference that rounds to 0.0 points is a tie.
     """
     gaps = []
-    for (setting, beta), _, found in frozen_and_tuned(results):
+    for setting, _, found in frozen_and_tuned(results):
         lead = leaders(found)
         ours = [lead[kind].A_T.mean for kind in (OURS, MIXTURE, TUNED) if kind in lead]
         rivals = [g for g in found if g.competes and not is_ours(g)]
         if ours and rivals:
-            best = max(rivals, key=_final)
-            gap = round(best.A_T.mean - max(ours), 1)
-            gaps.append((gap, best.name, setting.dataset, beta))
+            best = max(rivals, key=lambda g: g.A_T.mean)
+            gaps.append((round(best.A_T.mean - max(ours), 1), best.name, setting))
     if len(gaps) < 2:
         return ""
     won, ties = sum(gap < 0 for gap, *_ in gaps), sum(gap == 0 for gap, *_ in gaps)
@@ -147,21 +177,21 @@ def _over_all(results: Iterable[Result]) -> str:
     )
     if ties:
         text += f", and in {ties} as accurate as the best other one"
-    gap, name, dataset, beta = max(gaps, key=lambda g: g[0])
+    gap, name, setting = max(gaps, key=lambda g: g[0])
     if gap <= 0:
         return f"{text}."
-    skew = "" if beta is None else f", β = {beta:g}"
-    where = dataset_title(dataset)
-    return f"{text}. It is behind by at most {gap:.1f} points ({name} on {where}{skew})."
+    skew = "" if setting.beta is None else f", β = {setting.beta:g}"
+    place = dataset_title(setting.dataset)
+    return f"{text}. It is behind by at most {gap:.1f} points ({name} on {place}{skew})."
 
 
 def _size(g: Group) -> str:
-    return human_bytes(g.largest_upload)
+    return human_bytes(g.upload)
 
 
 def _beside(g: Group, base: Group) -> str:
     """Accuracy and upload of a method, and both beside those of another one."""
-    sizes = g.largest_upload, base.largest_upload
+    sizes = g.upload, base.upload
     times = ""
     if min(sizes) > 0:
         factor = max(sizes) / min(sizes)

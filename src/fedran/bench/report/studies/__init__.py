@@ -1,1 +1,0 @@
-"""Studies that vary one setting: each module holds the table, figure, text and verdict of one."""

@@ -1,1 +1,0 @@
-"""One module per table of the report."""
