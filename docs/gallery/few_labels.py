@@ -164,5 +164,5 @@ for name, split in (
 
 # %% [markdown]
 # The last two numbers are the head's errors without and with predicted labels
-# ([how-to](../how-to/few-labels.md), [results on
-# CIFAR-100](../results/labels.md)).
+# ([how-to](../how-to/few-labels.md), results on
+# CIFAR-100 (`results/labels.jsonl`)).

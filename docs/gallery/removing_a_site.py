@@ -128,5 +128,5 @@ plt.show()
 # $ fedran federation forget hospital site-3
 # ```
 #
-# [Remove a site's data](../how-to/operate.md#remove-a-sites-data) · [Sites that
-# lie](../results/attacks.md)
+# [Remove a site's data](../how-to/operate.md#remove-a-sites-data) · Sites that
+# lie (`results/attacks.md`)
