@@ -34,9 +34,9 @@ from fedran.methods.prompted.lora import pack_symmetric, unpack_symmetric
 from fedran.methods.prompted.lorm import LoRM, damped, merge
 from fedran.methods.prompted.steps import with_rows
 from fedran.methods.protocol import ClientData, Spec
+from fedran.methods.trained.training.fedavg import ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights
 from fedran.methods.trained.training.local_training import ClientRound
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import average
 
 BETA, SEED, PER_TASK = 0.5, 101, 10

@@ -55,7 +55,7 @@ def test_a_method_without_a_docstring_has_no_line_for_it(cli, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain_method.py").write_text(
         "from dataclasses import dataclass\n"
-        "from fedran.methods.analytic.fedncm import FedNCM\n"
+        "from fedran.methods.analytic.class_means import FedNCM\n"
         "@dataclass(frozen=True)\nclass Plain(FedNCM):\n    pass\n"
     )
     code, out, _ = cli("methods", "plain_method:Plain")

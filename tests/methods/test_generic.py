@@ -13,7 +13,7 @@ from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.images import EncodedImages, cached_backbone
 from fedran.data.stream import Stream, Task, make_stream
-from fedran.methods.analytic.fedncm import ClassSumsClient
+from fedran.methods.analytic.class_means import ClassSumsClient
 from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.protocol import ClientData, Spec
 from fedran.methods.registry import METHODS, make_method, settings

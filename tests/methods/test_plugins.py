@@ -2,7 +2,6 @@
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from fedran.bench.results.result import read_results
 from fedran.bench.run.config import load_config
 from fedran.bench.run.job import jobs
 from fedran.bench.run.runner import PreparedJob
-from fedran.methods.base import BaseMethod, arrays_from_bytes, arrays_to_bytes, require_method
+from fedran.methods.base import arrays_from_bytes, arrays_to_bytes
 from fedran.methods.protocol import Spec
 from fedran.methods.registry import METHODS, known_methods, make_method
 from helpers.wanderer import Wanderer, toy_dataset, toy_stream
@@ -85,11 +84,8 @@ def test_an_installed_package_offers_methods_by_entry_points(cli, tmp_path, monk
         ("nowhere:Thing", "no module 'nowhere'; looked in the Python path and in the current"),
         ("my_methods:Thing", "my_methods has no class 'Thing'"),
         ("my_methods:np", "expected a class, got module"),
-        ("broken_methods:Half", "it lacks predict"),
-        ("broken_methods:Half", "client must be a function of (cstate, message, data, seed)"),
-        ("broken_methods:Half", "input must be one of features, images"),
-        ("broken_methods:Plain", "Plain must be a dataclass"),
-        ("broken_methods:Nameless", "it lacks name, init, client, aggregate, predict"),
+        ("broken_methods:Plain", "Plain must be a dataclass derived from BaseMethod"),
+        ("broken_methods:Nameless", "abstract methods aggregate, client, init, name, predict"),
         ("broken_methods:Needy", "needs the setting 'size'"),
     ],
 )
@@ -97,11 +93,6 @@ def test_what_is_missing_is_named_before_anything_is_computed(key, words, cli, t
     (tmp_path / "broken_methods.py").write_text(
         "from dataclasses import dataclass\n"
         "from my_methods import BaseMethod, PulledMeans\n"
-        "@dataclass(frozen=True)\n"
-        "class Half(PulledMeans):\n"
-        "    input = 'sounds'\n"
-        "    predict = property()\n"
-        "    def client(self, data): ...\n"
         "class Plain: ...\n"
         "@dataclass(frozen=True)\n"
         "class Nameless(BaseMethod): ...\n"
@@ -115,22 +106,6 @@ def test_what_is_missing_is_named_before_anything_is_computed(key, words, cli, t
     assert words in err
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-def test_every_method_of_the_package_and_of_the_tests_is_complete():
-    for key in METHODS:
-        require_method(make_method(key), key)
-    require_method(Wanderer(), "wanderer")
-
-
-def test_a_job_made_in_python_is_checked_too():
-    @dataclass(frozen=True)
-    class Mute(BaseMethod):
-        name = "Mute"
-
-    dataset = toy_dataset()
-    with pytest.raises(ValueError, match=r"'mute' is not .* lacks init, client, aggregate"):
-        PreparedJob("mute", Mute(), dataset, toy_stream(dataset))
 
 
 def test_a_class_without_a_file_has_no_hash_but_runs():
@@ -148,13 +123,14 @@ def test_states_that_are_dictionaries_of_arrays_are_saved_and_others_are_refused
         "none": np.ones(0),
     }
     spec = Spec(3, (("x",),), ("client-0",))
-    found = BaseMethod().load(BaseMethod().dump(state), spec, 0)
+    method = make_method("my_methods:PulledMeans")
+    found = method.load(method.dump(state), spec, 0)
     assert found.keys() == state.keys()
     for name, array in state.items():
         assert np.array_equal(found[name], array)
         assert found[name].dtype == array.dtype
     with pytest.raises(TypeError, match="overrides dump and load"):
-        BaseMethod().dump([1, 2])
+        method.dump([1, 2])
     with pytest.raises(ValueError, match=r"[Oo]bject"):
         arrays_to_bytes({"a": np.array([object()])})
     assert arrays_from_bytes(arrays_to_bytes({})) == {}

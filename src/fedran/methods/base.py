@@ -1,12 +1,11 @@
-"""The interface of a method with its defaults, and a check that a class is a complete method."""
+"""The interface of a method with its defaults."""
 
 from __future__ import annotations
 
-import inspect
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
@@ -16,11 +15,9 @@ from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.settings import Settings
 
 HOW_TO = "docs/how-to/add-a-method.md"
-REQUIRED = ("name", "init", "client", "aggregate", "predict")
-"""Members without a default."""
 
 
-class BaseMethod(Settings):
+class BaseMethod(Settings, ABC):
     """One method of the benchmark: by default one round per task on frozen features.
 
     A subclass is a dataclass whose fields are its settings. It must have ``name`` and define
@@ -35,9 +32,9 @@ class BaseMethod(Settings):
     device: str | None = None
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name shown in tables."""
-        raise NotImplementedError
 
     @property
     def family(self) -> Literal["analytic", "trained", "reference"]:
@@ -76,25 +73,25 @@ class BaseMethod(Settings):
         """Communication rounds in this task: one."""
         return 1
 
+    @abstractmethod
     def init(self, spec: Spec, seed: int) -> Any:
         """The server's state before the first task."""
-        raise NotImplementedError
 
     def broadcast(self, state: Any, task: int, round_: int) -> bytes:
         """The message that every client downloads before this round: nothing."""
         return b""
 
+    @abstractmethod
     def client(self, cstate: Any, message: bytes, data: ClientData, seed: int) -> tuple[Any, bytes]:
         """The work of one client: its next state and its upload."""
-        raise NotImplementedError
 
+    @abstractmethod
     def aggregate(self, state: Any, task: int, round_: int, uploads: Uploads) -> Any:
         """The server's next state from all uploads of a round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def predict(self, state: Any, X: NDArray[Any]) -> NDArray[Any]:
         """Labels for rows of any class seen so far."""
-        raise NotImplementedError
 
     def gram(self, state: Any) -> tuple[Callable[[Any], Any], Any] | None:
         """The feature map and the (M, M) Gram that the server holds, where it holds one."""
@@ -139,39 +136,3 @@ def arrays_from_bytes(blob: bytes) -> dict[str, NDArray[Any]]:
     """Inverse of ``arrays_to_bytes``. Nothing in the bytes is executed."""
     with np.load(io.BytesIO(blob), allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
-
-
-def require_method(method: Any, key: str) -> None:
-    """ValueError unless ``method`` has every member of ``BaseMethod``, with fitting parameters."""
-    missing, wrong = [], []
-    for name, member in vars(BaseMethod).items():
-        if name.startswith("_") or name == "device":
-            continue
-        default = getattr(type(method), name, None) is member
-        if (default and name in REQUIRED) or not hasattr(method, name):
-            missing.append(name)
-        elif isinstance(member, FunctionType):
-            expected = list(inspect.signature(member).parameters)[1:]
-            if not _accepts(getattr(method, name), len(expected)):
-                wrong.append(f"{name} must be a function of ({', '.join(expected)})")
-    if missing:
-        wrong.append(f"it lacks {', '.join(missing)}")
-    if not wrong and not isinstance(method.claims, Claims):
-        wrong.append(f"claims must be a Claims, not {method.claims!r}")
-    for name, allowed in (
-        ("family", ("analytic", "trained", "reference")),
-        ("input", ("features", "images")),
-    ):
-        if name not in missing and getattr(method, name) not in allowed:
-            wrong.append(f"{name} must be one of {', '.join(allowed)}")
-    if wrong:
-        raise ValueError(f"{key!r} is not a method of the benchmark: {'; '.join(wrong)} ({HOW_TO})")
-
-
-def _accepts(function: Any, count: int) -> bool:
-    """Whether a function can be called with so many positional arguments."""
-    try:
-        inspect.signature(function).bind(*[None] * count)
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -27,7 +27,7 @@ from fedran.methods.analytic.base import AnalyticMethod
 from fedran.methods.base import BaseMethod
 from fedran.methods.prompted.adapters import AdapterTuning
 from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
-from fedran.methods.yardsticks.send_images import SendImages
+from fedran.methods.yardsticks import SendImages
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 

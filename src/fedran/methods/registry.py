@@ -12,23 +12,19 @@ from typing import Any, cast
 
 from fedran.core.errors import nearest
 from fedran.methods.analytic.afl import AFL, AFLRidgeKept
-from fedran.methods.analytic.exact import Exact
-from fedran.methods.analytic.fed3r import Fed3R
-from fedran.methods.analytic.fedcgs import FedCGS
-from fedran.methods.analytic.fedcof import FedCOF
-from fedran.methods.analytic.fedncm import FedNCM
+from fedran.methods.analytic.class_means import FedCOF, FedNCM
 from fedran.methods.analytic.fedpft import FedPFT
 from fedran.methods.analytic.fedran import FedRAN, FedRANMargin, FedRANPrototype, FedRANUncentred
 from fedran.methods.analytic.fedran_dp import FedRANDP
 from fedran.methods.analytic.fedran_mixture import FedRANMixture
 from fedran.methods.analytic.fedran_paper import FedRANPaper, FedRANSSL
 from fedran.methods.analytic.fedran_secure import FedRANSecure
-from fedran.methods.analytic.gh_ofl import GHOFLLDA, GHOFLFisherMix
+from fedran.methods.analytic.gaussian import GHOFLLDA, FedCGS, GHOFLFisherMix
+from fedran.methods.analytic.gram_based import STSA, Exact, Fed3R
 from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.analytic.ranpac import RanPAC
-from fedran.methods.analytic.stsa import STSA
 from fedran.methods.analytic.stsa_e import STSAE, STSAECorrected
-from fedran.methods.base import HOW_TO, BaseMethod, require_method
+from fedran.methods.base import HOW_TO, BaseMethod
 from fedran.methods.fine_tuned import FineTuned
 from fedran.methods.prompted.adapters import AdapterTuning
 from fedran.methods.prompted.codaprompt import FedCODAPrompt
@@ -38,11 +34,9 @@ from fedran.methods.prompted.lorm import LoRM
 from fedran.methods.prompted.pilora import PILoRA
 from fedran.methods.trained.fedewc import FedEWC
 from fedran.methods.trained.fedicarl import FediCaRL
-from fedran.methods.trained.fedlwf import FedLwF
-from fedran.methods.trained.finetune import Finetune
+from fedran.methods.trained.finetune import FedLwF, Finetune
 from fedran.methods.trained.target import TARGET
-from fedran.methods.yardsticks.send_features import SendFeatures, SendFeatures8Bit
-from fedran.methods.yardsticks.send_images import SendImages
+from fedran.methods.yardsticks import SendFeatures, SendFeatures8Bit, SendImages
 from fedran.settings import check_table, hints
 
 METHODS: dict[str, type[Any]] = {
@@ -137,7 +131,7 @@ def make_method(
     """A method by its key, with settings other than its defaults.
 
     The key of a method from outside this package is ``module:Class``, or the name of an entry
-    point. Such a method is checked for every member that a run needs. An unknown key or setting is
+    point. It must be derived from ``BaseMethod``. An unknown key or setting is
     a ValueError that names the nearest one. The rules for values are part of the type hints of the
     fields, so they hold for direct construction too. ``device`` is for methods that can compute on
     an accelerator; the others run on the CPU. A table ``task0`` runs an analytic method on a
@@ -147,8 +141,9 @@ def make_method(
     64
     """
     kind = method_class(key)
-    if not is_dataclass(kind):
-        raise ValueError(f"method {key!r}: {kind.__name__} must be a dataclass ({HOW_TO})")
+    if not (is_dataclass(kind) and issubclass(kind, BaseMethod)):
+        what = f"{kind.__name__} must be a dataclass derived from BaseMethod"
+        raise ValueError(f"method {key!r}: {what} ({HOW_TO})")
     params = dict(params or {})
     task0 = params.pop("task0", None)
     values = check_table(kind, params, f"method {key!r}", prefix=f"{key}.")
@@ -156,10 +151,8 @@ def make_method(
         values["device"] = device
     try:
         method = cast(BaseMethod, kind(**values))
-    except TypeError as reason:  # for instance an abstract class
-        raise ValueError(f"method {key!r}: {reason}") from None
-    if key not in METHODS:
-        require_method(method, key)
+    except TypeError as reason:  # for instance a class that lacks abstract members
+        raise ValueError(f"method {key!r}: {reason} ({HOW_TO})") from None
     if task0 is None:
         return method
     stage = check_table(AdapterTuning, task0, f"task0 of method {key!r}", prefix=f"{key}.task0.")

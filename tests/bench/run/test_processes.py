@@ -97,7 +97,7 @@ def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
         monkeypatch.delenv(name, raising=False)
     patched_processes("""
         import json, os, pathlib, threadpoolctl
-        from fedran.methods.analytic.fedncm import FedNCM
+        from fedran.methods.analytic.class_means import FedNCM
 
         client = FedNCM.client
 

@@ -5,8 +5,8 @@ import pytest
 
 from fedran.core.features import RandomFeatures
 from fedran.methods.analytic import feature_maps
-from fedran.methods.analytic.exact import Exact
 from fedran.methods.analytic.feature_maps import Projection, Raw, WithBias
+from fedran.methods.analytic.gram_based import Exact
 from helpers.toy_federation import (
     assert_labels,
     distance,

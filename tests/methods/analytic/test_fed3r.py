@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.methods.analytic.fed3r import Fed3R
+from fedran.methods.analytic.gram_based import Fed3R
 from helpers.toy_federation import assert_labels, distance, in_order, make_toy, ridge
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.methods.analytic.fedcgs import FedCGS
+from fedran.methods.analytic.gaussian import FedCGS
 from helpers.toy_federation import assert_labels, distance, in_order, make_toy
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.methods.analytic.fedcof import FedCOF
+from fedran.methods.analytic.class_means import FedCOF
 from helpers.toy_federation import assert_labels, distance, in_order, make_toy, unit
 
 

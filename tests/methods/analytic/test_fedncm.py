@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.methods.analytic.fedncm import FedNCM
+from fedran.methods.analytic.class_means import FedNCM
 from helpers.toy_federation import assert_labels, in_order, make_toy
 
 

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.methods.analytic.exact import Exact
 from fedran.methods.analytic.fedran import FedRAN, FedRANUncentred
 from fedran.methods.analytic.fedran_mixture import FedRANMixture
 from fedran.methods.analytic.fedran_paper import FedRANPaper
+from fedran.methods.analytic.gram_based import STSA, Exact
 from fedran.methods.analytic.loranpac import LoRanPAC
-from fedran.methods.analytic.stsa import STSA
-from fedran.methods.yardsticks.send_features import SendFeatures
+from fedran.methods.yardsticks import SendFeatures
 from helpers.toy_federation import distance, make_toy
 
 FORMS = [(FedRAN, "class"), (FedRANUncentred, None)]

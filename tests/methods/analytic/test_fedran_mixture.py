@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.methods.analytic.exact import Exact
 from fedran.methods.analytic.fedran_mixture import FedRANMixture
+from fedran.methods.analytic.gram_based import Exact
 from helpers.toy_federation import distance, make_toy
 
 FINE = {"group_size": 1, "min_group": 1, "directions": 0}

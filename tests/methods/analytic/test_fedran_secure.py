@@ -5,8 +5,8 @@ import pytest
 
 from fedran.core.errors import Refused
 from fedran.core.nystrom import sketch_ridge
-from fedran.methods.analytic.exact import Exact
 from fedran.methods.analytic.fedran_secure import FedRANSecure
+from fedran.methods.analytic.gram_based import Exact
 from fedran.wire.container import unpack
 from fedran.wire.validation import FILE_LIMITS
 from helpers.hostile import altered

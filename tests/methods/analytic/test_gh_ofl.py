@@ -6,7 +6,7 @@ from scipy.linalg import eigh
 from sklearn.covariance import shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from fedran.methods.analytic.gh_ofl import GHOFLLDA, GHOFLFisherMix, fisher_directions
+from fedran.methods.analytic.gaussian import GHOFLLDA, GHOFLFisherMix, fisher_directions
 from helpers.toy_federation import assert_labels, distance, in_order, make_toy
 
 

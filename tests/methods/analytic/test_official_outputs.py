@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from fedran.methods.analytic.afl import AFL, AFLRidgeKept
-from fedran.methods.analytic.fed3r import Fed3R
-from fedran.methods.analytic.fedcof import FedCOF
-from fedran.methods.analytic.fedncm import FedNCM
+from fedran.methods.analytic.class_means import FedCOF, FedNCM
+from fedran.methods.analytic.gram_based import STSA, Fed3R
 from fedran.methods.analytic.loranpac import LoRanPAC
 from fedran.methods.analytic.ranpac import RanPAC
-from fedran.methods.analytic.stsa import STSA
 from fedran.methods.analytic.stsa_e import STSAE
 from helpers.toy_federation import Toy, distance, unit
 

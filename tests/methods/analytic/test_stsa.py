@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.methods.analytic.stsa import STSA
+from fedran.methods.analytic.gram_based import STSA
 from helpers.toy_federation import (
     assert_labels,
     distance,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedran.methods.trained.fedlwf import FedLwF
+from fedran.methods.trained.finetune import FedLwF
 from fedran.methods.trained.training.local_training import ClientRound, seeded_random
 from fedran.methods.trained.training.messages import (
     strip_prefix,

@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
-from fedran.methods.analytic.exact import Exact
+from fedran.methods.analytic.gram_based import Exact
 from fedran.methods.protocol import ClientData
-from fedran.methods.yardsticks.send_features import (
+from fedran.methods.yardsticks import (
     SendFeatures,
     SendFeatures8Bit,
+    SendImages,
     compand,
     expand,
     pack_rows,
+    unpack_images,
 )
-from fedran.methods.yardsticks.send_images import SendImages, unpack_images
 from fedran.wire.container import unpack
 from fedran.wire.validation import FILE_LIMITS
 from helpers.toy_federation import (

@@ -31,7 +31,7 @@ from fedran.core.exact_sum import ExactSum
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.images import EncodedImages, cached_backbone
 from fedran.data.stream import Stream
-from fedran.methods.base import BaseMethod, require_method
+from fedran.methods.base import BaseMethod
 from fedran.methods.protocol import ClientData, Spec
 from fedran.wire.sizes import human_bytes
 
@@ -85,7 +85,6 @@ class PreparedJob:
     """Runs that share the machine."""
 
     def __post_init__(self) -> None:
-        require_method(self.method, self.key)
         if hasattr(self.method, "require_possible"):
             self.method.require_possible(len(self.stream.tasks))
         if self.method.input == "images":

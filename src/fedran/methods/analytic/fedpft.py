@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_device
-from fedran.core._linalg.blas import mirror, pack_lower, unpack_lower
 from fedran.core.errors import Refused
 from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
@@ -30,8 +29,8 @@ from fedran.settings import at_least
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
-Covariance = Literal["spherical", "diagonal", "full"]
-SKLEARN_NAMES = {"spherical": "spherical", "diagonal": "diag", "full": "full"}
+Covariance = Literal["spherical", "diagonal"]
+SKLEARN_NAMES = {"spherical": "spherical", "diagonal": "diag"}
 TOLERANCE, MAX_STEPS = 1e-12, 10_000
 """Of the EM algorithm, as published."""
 LARGEST_UPLOAD = 10**6
@@ -74,7 +73,7 @@ class FedPFT(AnalyticMethod):
     components: Width = 1
     """K, Gaussians per class and client."""
     covariance: Covariance = "spherical"
-    """Their covariances: one variance, one per feature, or a full matrix."""
+    """Their covariances: one variance, or one per feature."""
     epochs: Width = 50
     """Passes over the drawn rows."""
     batch: Width = 256
@@ -99,7 +98,7 @@ class FedPFT(AnalyticMethod):
         return f"{what} per class and counts, float16"
 
     def formula(self, in_features: int, n_classes: int) -> int:
-        """(d + 1 + q) K C x 2 bytes, q = 1, d or d (d + 1) / 2 values per covariance."""
+        """(d + 1 + q) K C x 2 bytes, q = 1 or d values per covariance."""
         values = in_features + 1 + covariance_size(self.covariance, in_features)
         return 2 * self.components * n_classes * values
 
@@ -131,7 +130,7 @@ class FedPFT(AnalyticMethod):
             return state
         classes = ordered({m.label for m in mixtures})
         random = np.random.RandomState(state.seed)
-        rows = [draw(m, self.covariance, random) for m in mixtures]
+        rows = [draw(m, random) for m in mixtures]
         codes = [np.full(m.count, classes.index(m.label)) for m in mixtures]
         weights = softmax_regression(
             state.phi(to_device(np.concatenate(rows), self.device)),
@@ -159,7 +158,7 @@ class FedPFT(AnalyticMethod):
 
 def covariance_size(covariance: Covariance, d: int) -> int:
     """Values that describe one covariance."""
-    return {"spherical": 1, "diagonal": d, "full": d * (d + 1) // 2}[covariance]
+    return 1 if covariance == "spherical" else d
 
 
 def fit(
@@ -175,25 +174,17 @@ def fit(
         max_iter=MAX_STEPS,
         random_state=seed,
     ).fit(X)
-    found = model.covariances_
-    flat = np.stack([pack_lower(S) for S in found]) if covariance == "full" else found
-    return ClassMixture(label, len(X), model.weights_, model.means_, flat.reshape(components, -1))
+    covariances = model.covariances_.reshape(components, -1)
+    return ClassMixture(label, len(X), model.weights_, model.means_, covariances)
 
 
-def draw(
-    mixture: ClassMixture, covariance: Covariance, random: np.random.RandomState
-) -> NDArray[np.float32]:
+def draw(mixture: ClassMixture, random: np.random.RandomState) -> NDArray[np.float32]:
     """As many rows as the mixture describes."""
     d = mixture.means.shape[1]
     counts = random.multinomial(mixture.count, mixture.weights / mixture.weights.sum())
     parts = []
     for n, mean, flat in zip(counts, mixture.means, mixture.covariances, strict=True):
-        noise = random.standard_normal((n, d))
-        if covariance == "full":
-            values, U = np.linalg.eigh(mirror(unpack_lower(flat, d)))
-            noise = noise * np.sqrt(np.clip(values, 0, None)) @ U.T  # float16 may break the sign
-        else:
-            noise *= np.sqrt(flat)
+        noise = random.standard_normal((n, d)) * np.sqrt(flat)
         parts.append((mean + noise).astype(np.float32))
     return np.concatenate(parts)
 
@@ -239,7 +230,7 @@ def unpack_mixtures(
     weights, covariances = found["weights"][:, :, 0], found["covariances"]
     if np.any(weights < 0) or np.any(np.abs(weights.sum(axis=1) - 1) > 1e-3 * components):
         raise Refused("weights", "shares that add up to 1", "others")
-    if covariance != "full" and np.any(covariances < 0):
+    if np.any(covariances < 0):
         raise Refused("covariances", "variances of at least 0", float(covariances.min()))
     for i, (label, count) in enumerate(zip(classes, counts, strict=True)):
         yield ClassMixture(label, count, weights[i], found["means"][i], covariances[i])

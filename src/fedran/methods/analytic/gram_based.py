@@ -1,23 +1,33 @@
-"""Methods whose server holds the Gram and the class sums of all rows."""
+"""Methods on an exact Gram: their messages and server; Exact, Fed3R and STSA."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import to_device, to_numpy
+from fedran.core._linalg.arrays import namespace, to_device, to_numpy
 from fedran.core.accounts import Accounts
 from fedran.core.class_sums import ClassSums
 from fedran.core.exact_sum import ExactSum
 from fedran.core.head import Head
 from fedran.core.ridge import Ridge
-from fedran.methods.analytic.base import LARGEST_GRAM, AnalyticMethod, labelled_rows, require_range
-from fedran.methods.analytic.feature_maps import FeatureMap
-from fedran.methods.protocol import ClientData, Spec, Uploads
+from fedran.methods.analytic.base import (
+    LARGEST_GRAM,
+    AnalyticMethod,
+    OptionalKind,
+    OptionalPositive,
+    Positive,
+    Width,
+    labelled_rows,
+    require_range,
+    unit_columns,
+)
+from fedran.methods.analytic.feature_maps import FeatureMap, Projection, Raw, WithBias
+from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 
@@ -142,3 +152,89 @@ def _parts(
     accounts = Accounts(section.integer("n_rows"), section.number("energy"))
     # These messages carry no counts, and no solve needs them.
     return packed, ClassSums(classes, rows.T, (0,) * len(classes)), accounts
+
+
+@dataclass(frozen=True)
+class Exact(GramMethod):
+    """Nothing compressed, our ridge rule; ``features`` and ``lam`` serve the ablations."""
+
+    out_features: Width = 8192
+    """M, the number of random features."""
+    features: Literal["random", "linear", "raw"] = "random"
+    """Random features, Z P without an activation, or Z itself."""
+    kind: OptionalKind = None
+    """Of the random features; none for the kind that the dataset declares."""
+    lam: OptionalPositive = None
+    """The ridge parameter; none for our rule."""
+    device: str | None = None
+
+    name = "Exact Gram"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "yes: equals the dense joint ridge"
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """Random features, Z P, or Z itself."""
+        if self.features == "raw":
+            return Raw(in_features)
+        if self.features == "linear":
+            return Projection(in_features, self.out_features, seed)
+        return self.random_features(in_features, seed)
+
+
+SMALLEST_NORM = 1e-6
+"""Divides a class whose weights are all zero, as in the published code."""
+
+
+@dataclass(frozen=True)
+class Fed3R(GramMethod):
+    """A = lambda I + sum F'F, b = sum F'Y, W = A^-1 b, F with a column of ones.
+
+    The weights and the bias of each class are divided by the norm of its weights alone.
+    """
+
+    lam: Positive = 0.01
+    """The ridge parameter."""
+    device: str | None = None
+
+    name = "Fed3R"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    sends = "packed (d + 1, d + 1) Gram of the raw features and class sums, float32"
+    verified = "yes: equals a dense reference and the weights of the published code"
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """[Z, 1]."""
+        return WithBias(in_features)
+
+    def solve(self, state: GramState) -> Head:
+        """Weights and bias of each class divided by the norm of its weights without the bias."""
+        head = super().solve(state)
+        W = head.weights
+        xp = namespace(W)
+        norms = xp.linalg.vector_norm(W[:-1, :], axis=0, keepdims=True)
+        return replace(head, weights=W / xp.where(norms > 0, norms, SMALLEST_NORM))
+
+
+@dataclass(frozen=True)
+class StsaServer(GramServer):
+    """The server of both forms of STSA: a constant ridge, cosine scores."""
+
+    out_features: Width = 5000
+    """M, the number of random features."""
+    lam: Positive = 1e6
+    """The ridge parameter."""
+    device: str | None = None
+
+    kind = "relu"  # relu(Z P) with P ~ N(0, 1), unscaled
+
+    def solve(self, state: GramState) -> Head:
+        """Its scores are cosines: class weights are normalised (rows of H need not be)."""
+        return unit_columns(super().solve(state))
+
+
+@dataclass(frozen=True)
+class STSA(StsaServer, GramMethod):
+    """As in the published code, without its training of the backbone on the first task."""
+
+    name = "STSA"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "partly: equals a dense reference; backbone training on task 0 left out"

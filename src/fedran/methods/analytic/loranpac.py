@@ -17,7 +17,7 @@ from fedran.core.head import Head
 from fedran.core.labels import encode_labels
 from fedran.methods.analytic.base import Width, unregularised_head
 from fedran.methods.protocol import Claims, Spec, Uploads
-from fedran.methods.yardsticks.send_features import RowsClient
+from fedran.methods.yardsticks import RowsClient
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 

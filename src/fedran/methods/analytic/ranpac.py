@@ -16,7 +16,7 @@ from fedran.core.ridge import solve_stack
 from fedran.methods.analytic.base import OptionalKind, Width
 from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.protocol import Claims, Uploads
-from fedran.methods.yardsticks.send_features import SendFeatures
+from fedran.methods.yardsticks import SendFeatures
 
 GRID = tuple(10.0**k for k in range(-8, 9))
 FIT_SHARE = 0.8

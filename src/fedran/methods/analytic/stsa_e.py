@@ -16,8 +16,7 @@ from fedran.core.class_sums import ClassSums, sum_by_code
 from fedran.core.labels import Label
 from fedran.methods.analytic.base import LARGEST_ROW, Width, labelled_rows, require_range
 from fedran.methods.analytic.feature_maps import FeatureMap
-from fedran.methods.analytic.gram_based import GramState
-from fedran.methods.analytic.stsa import StsaServer
+from fedran.methods.analytic.gram_based import GramState, StsaServer
 from fedran.methods.protocol import Claims, ClientData, Spec, Uploads
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS

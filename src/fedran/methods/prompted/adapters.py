@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from fedran.methods.prompted.base import PromptedMethod
 from fedran.methods.prompted.frozen_vit import Embedded, find_weights
+from fedran.methods.trained.training.fedavg import ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import ClientRound, seeded_random
 from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import Averaging, check_weights
 from fedran.settings import at_least, below_one, positive
 

@@ -27,7 +27,7 @@ from fedran.methods.prompted.frozen_vit import (
 )
 from fedran.methods.prompted.steps import Step, recorded_step, with_rows
 from fedran.methods.protocol import ClientData, Spec
-from fedran.methods.trained.training.fedavg import FedAvg
+from fedran.methods.trained.training.fedavg import FedAvg, ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
@@ -44,7 +44,6 @@ from fedran.methods.trained.training.rows import (
     once_per_task,
     to_device_async,
 )
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import Averaging, average
 from fedran.settings import at_least, positive
 

@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar
 
 from fedran.methods.prompted.base import PromptedMethod, add_rows
 from fedran.methods.prompted.frozen_vit import Embedded, vit_sizes
+from fedran.methods.trained.training.fedavg import ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import seeded_random
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.settings import Rule, at_least
 
 EVEN = Rule(lambda v: v >= 2 and v % 2 == 0, "an even number of at least 2")

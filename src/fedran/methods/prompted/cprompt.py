@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar, Literal
 from fedran.methods.prompted.codaprompt import POOL, FedCODAPrompt
 from fedran.methods.prompted.frozen_vit import ROWS_PER_PASS, Embedded
 from fedran.methods.protocol import Claims
+from fedran.methods.trained.training.fedavg import ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import ClientRound, cross_entropy, seeded_random
 from fedran.methods.trained.training.rows import Rows
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.settings import at_least
 
 PUBLISHED_NEAR, PUBLISHED_FAR = 1e3, 1e1

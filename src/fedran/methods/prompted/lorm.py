@@ -19,10 +19,10 @@ from fedran.methods.prompted.lora import (
     unpack_symmetric,
 )
 from fedran.methods.prompted.steps import with_rows
+from fedran.methods.trained.training.fedavg import ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import ClientRound, Memory, seeded_random
 from fedran.methods.trained.training.messages import add_prefix, strip_prefix
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import average, check_weights
 from fedran.settings import at_least, between, positive
 

@@ -14,9 +14,9 @@ from fedran.methods.prompted.frozen_vit import ROWS_PER_PASS, Embedded
 from fedran.methods.prompted.lora import changed_features, random_down
 from fedran.methods.prompted.steps import with_rows
 from fedran.methods.protocol import Spec
+from fedran.methods.trained.training.fedavg import ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import ClientRound, cross_entropy, seeded_random
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import average
 from fedran.settings import at_least, positive
 

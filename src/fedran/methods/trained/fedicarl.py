@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
+from fedran.methods.trained.training.fedavg import ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, torch
 from fedran.methods.trained.training.local_training import ClientRound, Memory
 from fedran.methods.trained.training.method import TrainedMethod
 from fedran.methods.trained.training.rows import Rows, as_tensor
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import evaluate, teacher_network
 from fedran.settings import at_least, positive
 

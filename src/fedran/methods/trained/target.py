@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fedran.methods.protocol import Spec
+from fedran.methods.trained.training.fedavg import ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
@@ -16,7 +17,6 @@ from fedran.methods.trained.training.local_training import (
 )
 from fedran.methods.trained.training.method import TrainedMethod
 from fedran.methods.trained.training.rows import Replay, network_input
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import student_network, teacher_network
 from fedran.settings import at_least, positive
 

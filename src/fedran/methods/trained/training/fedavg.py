@@ -7,7 +7,7 @@ one client's rows and sends what it trained, ``aggregate`` averages what arrived
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedran.methods.trained.training.local_training import (
     ClientRound,
     Memory,
     seeded_random,
+    stable_seed,
 )
 from fedran.methods.trained.training.messages import (
     Message,
@@ -30,10 +31,61 @@ from fedran.methods.trained.training.messages import (
     unpack_tensors,
 )
 from fedran.methods.trained.training.rows import Rows, client_rows
-from fedran.methods.trained.training.server_state import ServerState
-from fedran.methods.trained.training.weights import Averaging, average, check_weights
+from fedran.methods.trained.training.weights import Averaging, average, check_weights, grow_head
 from fedran.settings import at_least
 from fedran.wire.validation import FILE_LIMITS, Header
+
+KIND = "server"
+
+
+@dataclass
+class ServerState:
+    """The global model, the classes of its head, and what a method keeps besides."""
+
+    spec: Spec
+    seed: int
+    weights: Weights
+    """The global model."""
+    classes: tuple[Label, ...] = ()
+    """Of all tasks so far, in the order of the head's rows."""
+    known: int = 0
+    """Number of classes of earlier tasks, which are the head's first rows."""
+    task: int = -1
+    round: int = 0
+    """The round that is being aggregated."""
+    extra: Memory = field(default_factory=dict)
+    """Other tensors that the method's server keeps."""
+
+    def open_task(self, task: int) -> ServerState:
+        """The state with a head for the classes of ``task``; unchanged if it has one already."""
+        if task <= self.task or task >= len(self.spec.task_classes):
+            return self
+        new = [c for c in self.spec.task_classes[task] if c not in self.classes]
+        classes = (*self.classes, *new)
+        weights = grow_head(self.weights, len(classes), stable_seed("head", self.seed, task))
+        return replace(self, task=task, known=len(self.classes), classes=classes, weights=weights)
+
+    def to_bytes(self) -> bytes:
+        """The state without ``spec`` and ``seed``, which a run knows anyway."""
+        fields = {"task": self.task, "known": self.known, "classes": list(self.classes)}
+        tensors = add_prefix("model", self.weights) | add_prefix("extra", self.extra)
+        return pack_tensors(KIND, fields, tensors)
+
+    @classmethod
+    def from_bytes(cls, blob: bytes, spec: Spec, seed: int, device: str) -> ServerState:
+        """Inverse of ``to_bytes``."""
+        message = unpack_tensors(KIND, blob, device)
+        fields = message.header.fields
+        return cls(
+            spec,
+            seed,
+            strip_prefix("model", message.tensors),
+            tuple(fields["classes"]),
+            fields["known"],
+            fields["task"],
+            extra=strip_prefix("extra", message.tensors),
+        )
+
 
 GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
 """Kinds of messages: download, upload of a training round, upload of the closing round."""

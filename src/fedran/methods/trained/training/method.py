@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from numpy.typing import NDArray
 
 from fedran.methods.protocol import Spec
-from fedran.methods.trained.training.fedavg import FedAvg
+from fedran.methods.trained.training.fedavg import FedAvg, ServerState
 from fedran.methods.trained.training.lazy_torch import Tensor, Weights, torch
 from fedran.methods.trained.training.local_training import (
     ClientRound,
@@ -24,7 +24,6 @@ from fedran.methods.trained.training.local_training import (
 from fedran.methods.trained.training.messages import strip_prefix
 from fedran.methods.trained.training.recorded import recorded_step, require_gpu
 from fedran.methods.trained.training.rows import Replay, Rows, as_tensor, network_input
-from fedran.methods.trained.training.server_state import ServerState
 from fedran.methods.trained.training.weights import (
     COUNTERS,
     copy_weights,

@@ -1,1 +1,0 @@
-"""What plain sending of rows or images would cost."""
