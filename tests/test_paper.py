@@ -142,6 +142,15 @@ def test_the_head_is_the_ridge_in_the_retained_subspace(seed, M, r, lam, on_torc
         assert found.outside == pytest.approx(np.linalg.norm(B - V @ (V.T @ B)), abs=1e-6)
 
 
+def test_the_subspace_is_the_numerical_range_of_a_deficient_factor():
+    F = np.outer(np.arange(1.0, 5.0), [1.0, 2.0, 3.0])
+    B = np.random.default_rng(0).random((4, 2))
+    s = paper.subspace_ridge(F, B, 0.1)
+    v = F[:, 0] / np.linalg.norm(F[:, 0])
+    np.testing.assert_allclose(s.weights, np.outer(v, v @ B) / (np.sum(F**2) + 0.1))
+    np.testing.assert_allclose(s.outside, np.linalg.norm(B - np.outer(v, v @ B)))
+
+
 @quick
 @given(federations(), ranks, ranks, st.sampled_from([1e-2, 1.0, 100.0]))
 def test_theorem_2_and_the_corollary_bound_the_classifier(federation, rank, r, rho):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core._linalg import blas
 from fedran.core.accounts import Accounts
-from fedran.core.ridge import Ridge, solve_gram, solve_stack, solve_subspace, spectral_norm
+from fedran.core.ridge import Ridge, solve_gram, solve_stack, spectral_norm
 from helpers.reference import quick, spectral
 
 problems = st.tuples(
@@ -48,34 +48,9 @@ def test_both_solvers_give_the_dense_ridge(size, lam, kind, block):
         assert s.route.endswith("Cholesky in float64")
 
 
-@quick
-@given(problems, st.floats(1e-3, 1e3), kinds)
-def test_the_subspace_head_is_the_papers_formula(size, lam, kind):
-    F, B = problem(*size)
-    V, sigma, _ = np.linalg.svd(F, full_matrices=False)
-    W = V @ (V.T @ B / (sigma**2 + lam)[:, None])
-    s = solve_subspace(kind(F), kind(B), lam)
-    np.testing.assert_allclose(s.weights, W, rtol=1e-5, atol=1e-7)
-    assert s.outside == pytest.approx(np.linalg.norm(B - V @ (V.T @ B)), abs=1e-5)
-    assert s.norm == pytest.approx(sigma[0] ** 2)
-
-
-def test_the_subspace_is_the_numerical_range_of_a_deficient_factor():
-    F = np.outer(np.arange(1.0, 5.0), [1.0, 2.0, 3.0])
-    B = np.random.default_rng(0).random((4, 2))
-    s = solve_subspace(F, B, 0.1)
-    v = F[:, 0] / np.linalg.norm(F[:, 0])
-    np.testing.assert_allclose(s.weights, np.outer(v, v @ B) / (np.sum(F**2) + 0.1))
-    np.testing.assert_allclose(s.outside, np.linalg.norm(B - np.outer(v, v @ B)))
-
-
 def test_without_features_the_sums_alone_are_shrunk():
     F, B = np.zeros((3, 0)), np.ones((3, 2))
     np.testing.assert_allclose(solve_stack(F, B, 2.0).weights, B / 2)
-    dropped = solve_subspace(F, B, 2.0)
-    assert not dropped.weights.any()
-    assert dropped.outside == pytest.approx(np.linalg.norm(B))
-    assert dropped.route == "no features"
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
