@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 import fedran
-from fedran.core.class_sums import ClassSums
-from fedran.core.exact_sum import ExactSum
 from fedran.core.features import row_energy_range
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
+from fedran.core.sums.class_sums import ClassSums
+from fedran.core.sums.exact_sum import ExactSum
 from fedran.data.catalogue import digits
 from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey

@@ -27,9 +27,9 @@ import numpy as np
 import fedran
 from choosing import Lines, best_rules, main, regret, split, training_rows
 from fedran.core._linalg.arrays import to_device
-from fedran.core.accounts import Accounts
 from fedran.core.pseudo_labels import margin_labels
-from fedran.core.ridge import Ridge
+from fedran.core.solve.ridge import Ridge
+from fedran.core.sums.accounts import Accounts
 from fedran.data.catalogue import dataset_title
 from fedran.data.stream import Task, make_stream
 from fedran.wire import quantisation

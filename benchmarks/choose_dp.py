@@ -21,10 +21,10 @@ from dataclasses import replace
 import numpy as np
 
 from choosing import Lines, best_rules, main, regret, split, training_rows
-from fedran.core.aggregator import Aggregator
-from fedran.core.dp import Budget, Mechanism, Shares, levels_for
 from fedran.core.features import Kind, RandomFeatures
-from fedran.core.release import RIDGE, Release, mean_row
+from fedran.core.private.dp import Budget, Mechanism, Shares, levels_for
+from fedran.core.private.noisy_sums import RIDGE, Release, mean_row
+from fedran.core.sums.aggregator import Aggregator
 from fedran.data.catalogue import dataset_title
 from fedran.data.stream import make_stream
 

@@ -24,10 +24,10 @@ import scipy.linalg
 
 import fedran
 from choosing import Lines, at, best_rules, main, regret, split, training_rows
-from fedran.core.accounts import Accounts
-from fedran.core.class_sums import ClassSums
-from fedran.core.nystrom import SKETCH_BASE, SKETCH_SLOPE, totals_to_summary
-from fedran.core.totals import Totals, aware_omega, blind_omega, totals
+from fedran.core.private.sketch_sums import Totals, aware_omega, blind_omega, totals
+from fedran.core.solve.nystrom import SKETCH_BASE, SKETCH_SLOPE, totals_to_summary
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
 from fedran.data.catalogue import dataset_title
 from fedran.data.stream import Task, make_stream
 from fedran.wire.fixed_point import totals_fixed_point, totals_rounding

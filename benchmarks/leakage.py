@@ -20,10 +20,10 @@ import numpy as np
 
 import fedran
 from choosing import Lines
-from fedran.core.dp import Budget, Mechanism
-from fedran.core.nystrom import totals_to_summary
-from fedran.core.release import Release
-from fedran.core.totals import blind_omega, totals
+from fedran.core.private.dp import Budget, Mechanism
+from fedran.core.private.noisy_sums import Release
+from fedran.core.private.sketch_sums import blind_omega, totals
+from fedran.core.solve.nystrom import totals_to_summary
 from fedran.data.catalogue import dataset_title, load_dataset
 from fedran.data.partition import dirichlet
 from fedran.leakage import Leakage, measure

@@ -17,7 +17,7 @@ from scipy.special import ndtr
 
 import fedran
 from fedran.core.mixture import MixturePart
-from fedran.core.ridge import solve_gram
+from fedran.core.solve.ridge import solve_gram
 from fedran.data.catalogue import load_dataset
 from fedran.data.stream import make_stream
 

@@ -28,7 +28,7 @@ import psutil
 
 import fedran
 from federation import Watch
-from fedran.core.totals import Totals, blind_omega, totals
+from fedran.core.private.sketch_sums import Totals, blind_omega, totals
 from fedran.federation.ops.flower import free_port
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.services import start_federation, stop_federation

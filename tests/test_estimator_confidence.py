@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 import fedran
 from fedran import FedRANClassifier
-from fedran.core.exact_sum import ExactSum
+from fedran.core.sums.exact_sum import ExactSum
 from helpers.small_model import M, model, rows_of_blobs
 
 

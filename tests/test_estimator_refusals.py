@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 
 import fedran
 from fedran import FedRANClassifier
-from fedran.core.exact_sum import ExactSum
+from fedran.core.sums.exact_sum import ExactSum
 from helpers.small_model import assert_same_model, model, rows_of_blobs
 
 
@@ -167,7 +167,7 @@ def test_a_model_whose_second_fit_was_interrupted_is_not_fitted(blobs, monkeypat
     X, y = blobs[:2]
     clf = model().fit(X, y)
     with monkeypatch.context() as patch:
-        patch.setattr(f"fedran.core.exact_sum.{step}", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(f"fedran.core.sums.exact_sum.{step}", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             clf.fit(2 * X[:40], y[:40])
     with pytest.raises(NotFittedError):

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedran.backbones import to_onnx, to_torch
-    from fedran.core.accounts import Accounts
-    from fedran.core.aggregator import Aggregator
     from fedran.core.condense import condense
     from fedran.core.errors import Refused
     from fedran.core.features import RandomFeatures
     from fedran.core.fingerprint import Fingerprint
-    from fedran.core.head import Diagnosis, Head
     from fedran.core.mixture import Mixture
     from fedran.core.pseudo_labels import PseudoLabels, margin_labels
-    from fedran.core.ridge import Ridge
+    from fedran.core.solve.head import Diagnosis, Head
+    from fedran.core.solve.ridge import Ridge
     from fedran.core.summarize import Summarizer, summarize
     from fedran.core.summary import Summary
+    from fedran.core.sums.accounts import Accounts
+    from fedran.core.sums.aggregator import Aggregator
     from fedran.estimator import FedRANClassifier
     from fedran.scaler import FederatedScaler, add_pipelines
     from fedran.wire.codec import decode, encode
@@ -63,16 +63,16 @@ __all__ = [
 
 _MODULES = {
     "backbones": ("to_onnx", "to_torch"),
-    "core.accounts": ("Accounts",),
-    "core.aggregator": ("Aggregator",),
+    "core.sums.accounts": ("Accounts",),
+    "core.sums.aggregator": ("Aggregator",),
     "core.errors": ("Refused",),
     "core.features": ("RandomFeatures",),
     "core.fingerprint": ("Fingerprint",),
-    "core.head": ("Diagnosis", "Head"),
+    "core.solve.head": ("Diagnosis", "Head"),
     "core.condense": ("condense",),
     "core.mixture": ("Mixture",),
     "core.pseudo_labels": ("PseudoLabels", "margin_labels"),
-    "core.ridge": ("Ridge",),
+    "core.solve.ridge": ("Ridge",),
     "core.summarize": ("Summarizer", "summarize"),
     "core.summary": ("Summary",),
     "estimator": ("FedRANClassifier",),

@@ -16,16 +16,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedran.core._linalg.arrays import check_weights, require_dense
 from fedran.core._linalg.truncation import check_rank
-from fedran.core.calibration import Calibration, leave_one_out
 from fedran.core.errors import Refused, printable
-from fedran.core.exact_sum import ExactSum
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import columns_hash
-from fedran.core.head import Head
 from fedran.core.labels import encode_labels, label_array, recode, require_labels, warn_of_similar
-from fedran.core.ridge import Ridge, seen_directions
-from fedran.core.scale import require_energy, small_rows, unequal_scales
+from fedran.core.solve.calibration import Calibration, leave_one_out
+from fedran.core.solve.head import Head
+from fedran.core.solve.ridge import Ridge, seen_directions
 from fedran.core.summary import Summary
+from fedran.core.sums.exact_sum import ExactSum
+from fedran.core.sums.scale import require_energy, small_rows, unequal_scales
 from fedran.scaler import FederatedScaler
 
 LEFT_OUT_ROWS = 1024

@@ -48,15 +48,15 @@ from fedran.core._linalg.truncation import (
     resolved,
     square_factor,
 )
-from fedran.core.accounts import Loss
-from fedran.core.class_sums import ClassSums
 from fedran.core.errors import positive_integer, real_number
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.head import Head, make_head
 from fedran.core.pseudo_labels import PseudoLabels, SomeLabelled
-from fedran.core.ridge import Solution, effective_rank, frobenius
+from fedran.core.solve.head import Head, make_head
+from fedran.core.solve.ridge import Solution, effective_rank, frobenius
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
+from fedran.core.sums.accounts import Loss
+from fedran.core.sums.class_sums import ClassSums
 
 LAMBDA = 1e-3
 """The ridge parameter of the evaluation."""

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import TypeCheckError
 
 from fedran.core._linalg.blas import matmul
-from fedran.core.class_sums import ClassSums
-from fedran.core.ridge import solve_gram
+from fedran.core.solve.ridge import solve_gram
+from fedran.core.sums.class_sums import ClassSums
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])

@@ -8,10 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import fedran
-from fedran.core.class_sums import ClassSums
 from fedran.core.consistency import check_one_site
 from fedran.core.features import row_energy_range
 from fedran.core.summarize import Summarizer
+from fedran.core.sums.class_sums import ClassSums
 from fedran.wire.container import unpack
 from fedran.wire.summary_codec import PRECISIONS, rounding_of
 from fedran.wire.validation import DEFAULT_LIMITS

@@ -7,8 +7,8 @@ import pytest
 
 import fedran
 from fedran.core.features import KINDS
-from fedran.core.nystrom import totals_to_summary
-from fedran.core.totals import blind_omega, totals
+from fedran.core.private.sketch_sums import blind_omega, totals
+from fedran.core.solve.nystrom import totals_to_summary
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

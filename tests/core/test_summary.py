@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedran
-from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
+from fedran.core.sums.accounts import Accounts
 from helpers.reference import ROUNDING, federations, frobenius, onehot, quick, spectral
 
 centers = st.sampled_from(["class", None])

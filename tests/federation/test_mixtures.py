@@ -10,7 +10,7 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.core.exact_sum import ExactSum
+from fedran.core.sums.exact_sum import ExactSum
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.cohorts import task_before

@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 from rich.console import Console
 
 import fedran
-from fedran.core.dp import Budget, composed, gaussian_epsilon
+from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.ops.sums import OverBudget, recharge, require_budget
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure.contribution import SentNoise, spent_epsilon

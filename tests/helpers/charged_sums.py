@@ -1,6 +1,6 @@
 """Federations whose private sums fail after they were charged, and what they charged and stored."""
 
-from fedran.core.dp import Budget, composed, gaussian_epsilon
+from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from helpers.secure_federation import PrivateFederation, requests_in
 
 EPSILON = 500.0

@@ -8,7 +8,7 @@ something is divided or rounded.
 import numpy as np
 
 import fedran
-from fedran.core.class_sums import ClassSums
+from fedran.core.sums.class_sums import ClassSums
 from helpers.wire_messages import FIXTURES, PRECISIONS, to_text
 
 PRINT = fedran.Fingerprint.of(backbone="golden", d=3, seed=7, scaled=True, note=None, gain=0.5)

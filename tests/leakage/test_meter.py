@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.core.dp import Budget, Mechanism
+from fedran.core.private.dp import Budget, Mechanism
 from fedran.leakage import Tolerance, measure
 from fedran.leakage.attacks import GAP, MEAN, SPAN
 from fedran.leakage.meter import SEARCHED, SHARE, SINGLE, SMALL

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.core.head import Diagnosis
+from fedran.core.solve.head import Diagnosis
 from fedran.wire.head_codec import classes_fit
 from fedran.wire.validation import Limits
 

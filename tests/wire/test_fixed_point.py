@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.core.nystrom import SKETCH_BASE, totals_to_summary
-from fedran.core.totals import (
+from fedran.core.private.sketch_sums import (
     Totals,
     aware_omega,
     blind_omega,
     totals,
 )
+from fedran.core.solve.nystrom import SKETCH_BASE, totals_to_summary
 from fedran.wire.fixed_point import (
     FixedPoint,
     largest_code,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedran
-from fedran.core.class_sums import ClassSums
+from fedran.core.sums.class_sums import ClassSums
 from fedran.wire import summary_codec
 from helpers.wire_messages import CENTERS, PRECISIONS, Message, solved_head, summary
 

@@ -14,7 +14,7 @@ from fedran.core._linalg.arrays import to_numpy
 from fedran.core.errors import MissingExtra
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import require_columns, require_same, require_scaler
-from fedran.core.head import Head
+from fedran.core.solve.head import Head
 
 if TYPE_CHECKING:
     import torch

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Array, Float32, Float64, Int64, to_device, to_numpy
-from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.labels import Label, ordered
+from fedran.core.sums.accounts import Accounts
 
 DRAWS = 2
 """Rows that the server draws per real row (docs/explanation/mathematics.md says why 2)."""

@@ -21,12 +21,12 @@ from fedran.core._linalg.arrays import (
     to_numpy,
 )
 from fedran.core._linalg.truncation import check_rank, leading
-from fedran.core.accounts import Accounts
-from fedran.core.class_sums import SUM_BLOCK, ClassSums
 from fedran.core.errors import positive_integer
 from fedran.core.fingerprint import Fingerprint, check_fingerprint
 from fedran.core.labels import MISSING, Label, encode_labels
 from fedran.core.summary import Center, Summary, check_center
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import SUM_BLOCK, ClassSums
 
 
 def summarize(

@@ -21,12 +21,12 @@ from fedran.core._linalg.arrays import (
     to_numpy,
 )
 from fedran.core._linalg.truncation import check_rank, leading, square_factor
-from fedran.core.accounts import Accounts
-from fedran.core.class_sums import ClassSums
 from fedran.core.consistency import check_summary
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import Label
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
 
 Center = Literal["class"]
 SAME_CENTER = "summaries add only if they were made with the same center"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.features import kind_for
-from fedran.core.scale import unequal_scales
+from fedran.core.sums.scale import unequal_scales
 from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset
 from fedran.data.rows import LABEL, is_table, none_if_missing, read_rows

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Float32, Float64, Int64
-from fedran.core.class_sums import ClassSums
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
+from fedran.core.sums.class_sums import ClassSums
 from fedran.leakage.evidence import Evidence, Groups, Rows, ShadowHead
 
 DIRECTIONS = 1024

@@ -13,15 +13,15 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from fedran.core._linalg.arrays import Float32, Float64, Int64
 from fedran.core.condense import condense
-from fedran.core.exact_sum import ExactSum
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label
 from fedran.core.mixture import Mixture
-from fedran.core.release import Release, noisy_ridge
-from fedran.core.ridge import Ridge
+from fedran.core.private.noisy_sums import Release, noisy_ridge
+from fedran.core.solve.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
+from fedran.core.sums.exact_sum import ExactSum
 
 Message = Summary | Mixture | Release
 LIFTED = 2048

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedran.core._linalg.arrays import as_matrix, to_numpy
-from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.labels import MISSING, Label, encode_labels, recode
 from fedran.core.mixture import Mixture
-from fedran.core.release import Release
+from fedran.core.private.noisy_sums import Release
 from fedran.core.summary import Summary
+from fedran.core.sums.class_sums import ClassSums
 from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 from fedran.leakage.evidence import Message, Rows, class_means, feature_map, read
 from fedran.leakage.inversion import identified, invert_means, rows_in_factor, single_rows
@@ -122,8 +122,8 @@ def measure(
     ----------
     message:
         A ``Summary`` or a ``Mixture``, as a server would decode it: rounding protects a little.
-        Or a ``Release`` of noisy sums over prepared rows (``fedran.core.dp``), which needs ``phi``
-        and ``partial``.
+        Or a ``Release`` of noisy sums over prepared rows (``fedran.core.private.dp``), which
+        needs ``phi`` and ``partial``.
     Z, y:
         The features (n, d) and labels that the message describes. Rows without a label, and
         classes that the message withholds, are left out.

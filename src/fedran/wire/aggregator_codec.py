@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedran.core._linalg.blas import pack_lower, unpack_lower
-from fedran.core.aggregator import Aggregator, AggregatorState
 from fedran.core.errors import Refused, check_id
+from fedran.core.sums.aggregator import Aggregator, AggregatorState
 from fedran.wire.container import Container, pack
 from fedran.wire.validation import Header, Limits, plain_accounts
 

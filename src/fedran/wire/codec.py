@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias, TypeVar, overload
 
-from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused, positive_integer
-from fedran.core.head import Head
 from fedran.core.mixture import Mixture
+from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
+from fedran.core.sums.aggregator import Aggregator
 from fedran.wire.aggregator_codec import decode_aggregator, encode_aggregator
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import decode_head, encode_head

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedran.core.accounts import Accounts
-from fedran.core.aggregator import Aggregator
 from fedran.core.errors import printable, shortened
-from fedran.core.head import Head
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
+from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.aggregator import Aggregator
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container
 from fedran.wire.files import read_container, refusals_name_file

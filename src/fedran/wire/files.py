@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, overload
 
 from fedran.core.errors import Refused
-from fedran.core.head import Head
 from fedran.core.mixture import Mixture
+from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
 from fedran.wire.codec import DEFAULT_BITS, Encodable, Kind, check_options, decode_container, encode
 from fedran.wire.container import Container, unpack

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.features import row_energy_range
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.nystrom import RoundingErrors
-from fedran.core.totals import section_sizes
+from fedran.core.private.sketch_sums import section_sizes
+from fedran.core.solve.nystrom import RoundingErrors
 
 MODULUS = 2**32
 DEVIATIONS = 6.0

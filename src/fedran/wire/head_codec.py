@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, printable
-from fedran.core.head import Diagnosis, Head
 from fedran.core.labels import Label
+from fedran.core.solve.head import Diagnosis, Head
 from fedran.wire.container import Container, pack
 from fedran.wire.validation import Limits, plain_calibration
 

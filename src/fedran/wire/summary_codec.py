@@ -16,10 +16,10 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_numpy
-from fedran.core.class_sums import ClassSums
 from fedran.core.consistency import Rounding
 from fedran.core.errors import Refused
 from fedran.core.summary import Center, Summary
+from fedran.core.sums.class_sums import ClassSums
 from fedran.wire.container import Container, Tensor, pack
 from fedran.wire.quantisation import (
     MAX_BITS,

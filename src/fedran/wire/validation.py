@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedran.core.accounts import Accounts
-from fedran.core.calibration import BINS, TEMPERATURES, Calibration
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, canonical, sort_key
+from fedran.core.solve.calibration import BINS, TEMPERATURES, Calibration
+from fedran.core.sums.accounts import Accounts
 
 MIB = 2**20
 Choice = TypeVar("Choice", bound=str)

@@ -10,7 +10,7 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.core.totals import totals
+from fedran.core.private.sketch_sums import totals
 from fedran.federation.secure.contribution import (
     Content,
     encode_aware_omega,

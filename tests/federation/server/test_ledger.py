@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedran.core.dp import Budget, composed
 from fedran.core.errors import Refused
+from fedran.core.private.dp import Budget, composed
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import Content, Noise
 from fedran.federation.server.database import Database

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedran.core.dp import Budget, Mechanism, Shares, levels_for
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
-from fedran.core.release import mean_row
+from fedran.core.private.dp import Budget, Mechanism, Shares, levels_for
+from fedran.core.private.noisy_sums import mean_row
 from fedran.methods.analytic.fedran_dp import FedRANDP
 from fedran.wire.container import unpack
 from fedran.wire.validation import FILE_LIMITS

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedran.core.errors import Refused
-from fedran.core.nystrom import sketch_ridge
+from fedran.core.solve.nystrom import sketch_ridge
 from fedran.methods.analytic.fedran_secure import FedRANSecure
 from fedran.methods.analytic.gram_based import Exact
 from fedran.wire.container import unpack

@@ -27,7 +27,7 @@ from fedran.bench.run.checkpoint import Checkpoint, OpenTask, RunState
 from fedran.bench.run.machine import describe_machine, peak_memory, reset_peak_memory
 from fedran.core._linalg.arrays import namespace, to_device
 from fedran.core.errors import shortened
-from fedran.core.exact_sum import ExactSum
+from fedran.core.sums.exact_sum import ExactSum
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.images import EncodedImages, cached_backbone
 from fedran.data.stream import Stream

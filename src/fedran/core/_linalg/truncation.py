@@ -32,7 +32,7 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.blas import gram, matmul
 from fedran.core._linalg.eigh import eigh, eigh_some
-from fedran.core.accounts import Loss
+from fedran.core.sums.accounts import Loss
 
 RESOLVED = 8.0
 """Eigenvalues below RESOLVED * eps * l_1 cannot be trusted in a Gram computed in that precision."""

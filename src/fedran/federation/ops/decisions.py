@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused, check_id
+from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.protocol.roster import Roster

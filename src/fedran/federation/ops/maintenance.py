@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused, shortened
+from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.ops.decisions import record_key
 from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.server.database import Database

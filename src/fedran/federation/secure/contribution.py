@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.dp import Budget, Mechanism, composed, gaussian_epsilon, levels_for
 from fedran.core.errors import Refused, check_id
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
-from fedran.core.nystrom import totals_to_summary
-from fedran.core.summary import Summary
-from fedran.core.totals import (
+from fedran.core.private.dp import Budget, Mechanism, composed, gaussian_epsilon, levels_for
+from fedran.core.private.sketch_sums import (
     Totals,
     aware_omega,
     blind_omega,
     omega_codes,
     omega_from_codes,
 )
+from fedran.core.solve.nystrom import totals_to_summary
+from fedran.core.summary import Summary
 from fedran.federation.protocol.messages import MAX_WIDTH, read_labels, read_object
 from fedran.federation.secure.attempt import MAX_ATTEMPTS, MAX_SITES, canonical_json, check_digest
 from fedran.wire.container import Container, pack, unpack

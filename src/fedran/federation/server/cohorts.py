@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.core.release import mean_row
+from fedran.core.private.noisy_sums import mean_row
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Statement, UploadId, cohort_name
 from fedran.federation.protocol.messages import Envelope

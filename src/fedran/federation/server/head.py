@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fedran.core.head import Head
+from fedran.core.solve.head import Head
 from fedran.federation.server.gate import Validation, check_head
 from fedran.federation.server.store import Store
 from fedran.wire.codec import decode, encode

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedran.core.dp import Budget, composed, gaussian_epsilon
 from fedran.core.errors import Refused, check_id
+from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import Content, SentNoise
 from fedran.federation.secure.coordinator import OpenSum

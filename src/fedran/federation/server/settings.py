@@ -11,7 +11,7 @@ from fedran.core.errors import check_id
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, canonical, ordered
-from fedran.core.totals import section_sizes, sketch_width
+from fedran.core.private.sketch_sums import section_sizes, sketch_width
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.messages import (
     MAX_BUDGET,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from flwr.app import Message, MessageType
 
 from fedran.core.errors import Refused
-from fedran.core.head import Head
 from fedran.core.labels import Label
+from fedran.core.solve.head import Head
 from fedran.federation.protocol.class_counts import (
     MAX_HEADS,
     Counts,

@@ -12,11 +12,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedran.core.aggregator import Aggregator
 from fedran.core.fingerprint import require_same
 from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
+from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import UploadId
 from fedran.federation.server.database import Database
 from fedran.federation.server.schema import SNAPSHOTS, Upload

@@ -9,16 +9,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused, check_id
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
-from fedran.core.nystrom import sketch_ridge
-from fedran.core.release import noisy_ridge
-from fedran.core.ridge import Ridge
+from fedran.core.private.noisy_sums import noisy_ridge
+from fedran.core.solve.head import Head
+from fedran.core.solve.nystrom import sketch_ridge
+from fedran.core.solve.ridge import Ridge
 from fedran.core.summary import Summary
+from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import SiteKey, UploadId
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from fedran.core.aggregator import Aggregator
 from fedran.core.consistency import check_one_site, check_row_energy
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, named, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
+from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, UploadRefused

@@ -21,8 +21,8 @@ from flwr.clientapp import ClientApp
 
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import require_same
-from fedran.core.head import Head
 from fedran.core.labels import Label
+from fedran.core.solve.head import Head
 from fedran.federation.protocol.class_counts import counts_to_json
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to

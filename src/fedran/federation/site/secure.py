@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.dp import Mechanism
 from fedran.core.errors import Refused
 from fedran.core.labels import encode_labels
-from fedran.core.totals import totals
+from fedran.core.private.dp import Mechanism
+from fedran.core.private.sketch_sums import totals
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.secure import masking

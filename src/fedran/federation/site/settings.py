@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fedran.core.head import Head
+from fedran.core.solve.head import Head
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, Privacy, check_source
 from fedran.federation.protocol.settings import is_address, is_id, load_settings

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from fedran.core.condense import condense
 from fedran.core.errors import Refused
 from fedran.core.labels import canonical
-from fedran.core.scale import unequal_scales
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
+from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked

@@ -18,8 +18,8 @@ import numpy as np
 from fedran.core._linalg.arrays import require_finite, to_numpy
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import require_same
-from fedran.core.head import Head
 from fedran.core.labels import Label, canonical
+from fedran.core.solve.head import Head
 from fedran.data.rows import Rows, read_rows
 from fedran.federation.protocol.class_counts import MAX_HEADS, Counts, count_correct
 from fedran.federation.protocol.messages import Offer, read_labels

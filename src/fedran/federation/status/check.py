@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, printable, shortened
-from fedran.core.head import Head
 from fedran.core.labels import Label, canonical, named, similar_labels
-from fedran.core.scale import unequal_scales
+from fedran.core.solve.head import Head
+from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
 from fedran.federation.protocol.identity import SiteKey, check_private

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, eigh
 
 from fedran.core._linalg.blas import mirror, unpack_lower
-from fedran.core.accounts import Accounts
-from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
-from fedran.core.exact_sum import ExactSum
-from fedran.core.head import Head, make_head
 from fedran.core.labels import Label, ordered
-from fedran.core.ridge import solve_gram
+from fedran.core.solve.head import Head, make_head
+from fedran.core.solve.ridge import solve_gram
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
+from fedran.core.sums.exact_sum import ExactSum
 from fedran.methods.analytic.base import (
     LARGEST_GRAM,
     AnalyticMethod,

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Array, as_matrix, cast, namespace, require_finite, to_device
-from fedran.core.accounts import Accounts
 from fedran.core.errors import Refused
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.head import Diagnosis, Head
 from fedran.core.labels import Label, encode_labels
+from fedran.core.solve.head import Diagnosis, Head
+from fedran.core.sums.accounts import Accounts
 from fedran.methods.base import BaseMethod
 from fedran.methods.protocol import ClientData
 from fedran.settings import at_least, positive

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.accounts import Accounts
-from fedran.core.class_sums import ClassSums
-from fedran.core.head import Head, make_head
 from fedran.core.labels import label_array
-from fedran.core.ridge import solve_gram
+from fedran.core.solve.head import Head, make_head
+from fedran.core.solve.ridge import solve_gram
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
 from fedran.methods.analytic.base import (
     LARGEST_GRAM,
     AnalyticMethod,

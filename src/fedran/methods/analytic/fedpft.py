@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_device
 from fedran.core.errors import Refused
-from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
+from fedran.core.solve.head import Head
 from fedran.methods.analytic.base import (
     AnalyticMethod,
     Positive,

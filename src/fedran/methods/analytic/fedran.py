@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from fedran.core._linalg.arrays import Array, to_device
-from fedran.core.aggregator import Aggregator
 from fedran.core.features import RandomFeatures
-from fedran.core.head import Head
 from fedran.core.mixture import Mixture
 from fedran.core.pseudo_labels import PseudoLabels, margin_labels
-from fedran.core.ridge import Ridge
+from fedran.core.solve.head import Head
+from fedran.core.solve.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Center, Summary
+from fedran.core.sums.aggregator import Aggregator
 from fedran.methods.analytic.base import (
     AnalyticMethod,
     OptionalKind,

@@ -9,14 +9,14 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.aggregator import Aggregator
-from fedran.core.discrete_gaussian import RandomBytes
-from fedran.core.dp import Budget, Mechanism, Shares, levels_for
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
-from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
-from fedran.core.release import RIDGE, mean_row, noisy_ridge
+from fedran.core.private.discrete_gaussian import RandomBytes
+from fedran.core.private.dp import Budget, Mechanism, Shares, levels_for
+from fedran.core.private.noisy_sums import RIDGE, mean_row, noisy_ridge
+from fedran.core.solve.head import Head
+from fedran.core.sums.aggregator import Aggregator
 from fedran.methods.analytic.base import (
     OptionalKind,
     Positive,

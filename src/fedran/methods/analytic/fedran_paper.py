@@ -10,14 +10,14 @@ import numpy as np
 
 from fedran import paper
 from fedran.core._linalg.arrays import Array, to_device, to_numpy
-from fedran.core.accounts import Accounts
-from fedran.core.aggregator import Aggregator
-from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
-from fedran.core.head import Head
 from fedran.core.pseudo_labels import PseudoLabels
+from fedran.core.solve.head import Head
 from fedran.core.summary import SAME_CENTER, Summary
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.aggregator import Aggregator
+from fedran.core.sums.class_sums import ClassSums
 from fedran.methods.analytic.base import Positive, Width
 from fedran.methods.analytic.fedran import Bits, SummaryClient
 from fedran.methods.protocol import Claims, Spec, Uploads

@@ -10,15 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Array, to_device
-from fedran.core.aggregator import Aggregator
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import require_same
-from fedran.core.head import Head
 from fedran.core.labels import Label, ordered
-from fedran.core.nystrom import sketch_ridge, totals_to_summary
-from fedran.core.ridge import Ridge
-from fedran.core.totals import (
+from fedran.core.private.sketch_sums import (
     Totals,
     aware_omega,
     blind_omega,
@@ -27,6 +23,10 @@ from fedran.core.totals import (
     sketch_width,
     totals,
 )
+from fedran.core.solve.head import Head
+from fedran.core.solve.nystrom import sketch_ridge, totals_to_summary
+from fedran.core.solve.ridge import Ridge
+from fedran.core.sums.aggregator import Aggregator
 from fedran.methods.analytic.base import (
     OptionalKind,
     OptionalPositive,

@@ -9,9 +9,9 @@ from typing import Annotated
 import numpy as np
 
 from fedran.core._linalg.arrays import Array, cast, like, linalg_errors, namespace, to_numpy
-from fedran.core.exact_sum import ExactSum
-from fedran.core.head import Diagnosis, Head
-from fedran.core.ridge import solve_gram
+from fedran.core.solve.head import Diagnosis, Head
+from fedran.core.solve.ridge import solve_gram
+from fedran.core.sums.exact_sum import ExactSum
 from fedran.methods.analytic.base import Positive, Width, trained_head, unregularised_head
 from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.analytic.moments import (

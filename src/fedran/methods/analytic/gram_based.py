@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import namespace, to_device, to_numpy
-from fedran.core.accounts import Accounts
-from fedran.core.class_sums import ClassSums
-from fedran.core.exact_sum import ExactSum
-from fedran.core.head import Head
-from fedran.core.ridge import Ridge
+from fedran.core.solve.head import Head
+from fedran.core.solve.ridge import Ridge
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
+from fedran.core.sums.exact_sum import ExactSum
 from fedran.methods.analytic.base import (
     LARGEST_GRAM,
     AnalyticMethod,

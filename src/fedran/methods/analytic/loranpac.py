@@ -10,11 +10,11 @@ import numpy as np
 
 from fedran.core._linalg.arrays import Array, cast, contiguous, namespace, to_device, to_numpy
 from fedran.core._linalg.truncation import leading
-from fedran.core.accounts import Accounts
-from fedran.core.class_sums import ClassSums
 from fedran.core.features import RandomFeatures
-from fedran.core.head import Head
 from fedran.core.labels import encode_labels
+from fedran.core.solve.head import Head
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
 from fedran.methods.analytic.base import Width, unregularised_head
 from fedran.methods.protocol import Claims, Spec, Uploads
 from fedran.methods.yardsticks import RowsClient

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Array, namespace, to_device, to_numpy
 from fedran.core._linalg.blas import matmul
-from fedran.core.accounts import Accounts
-from fedran.core.class_sums import ClassSums
 from fedran.core.errors import Refused
-from fedran.core.exact_sum import ExactSum
-from fedran.core.head import Head
+from fedran.core.solve.head import Head
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
+from fedran.core.sums.exact_sum import ExactSum
 from fedran.methods.analytic.base import LARGEST_GRAM, labelled_rows, require_range
 from fedran.methods.analytic.feature_maps import FeatureMap, Raw, WithBias
 from fedran.methods.analytic.gram_based import GramServer, GramState

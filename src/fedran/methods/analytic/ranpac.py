@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from fedran.core._linalg.arrays import Array, cast, to_device, to_numpy
 from fedran.core._linalg.blas import gram
 from fedran.core._linalg.cholesky import solve_definite
-from fedran.core.class_sums import sum_by_code
 from fedran.core.labels import encode_labels
-from fedran.core.ridge import solve_stack
+from fedran.core.solve.ridge import solve_stack
+from fedran.core.sums.class_sums import sum_by_code
 from fedran.methods.analytic.base import OptionalKind, Width
 from fedran.methods.analytic.gram_based import GramState
 from fedran.methods.protocol import Claims, Uploads

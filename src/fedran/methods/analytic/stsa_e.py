@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_device, to_numpy
-from fedran.core.accounts import Accounts
-from fedran.core.class_sums import ClassSums, sum_by_code
 from fedran.core.labels import Label
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums, sum_by_code
 from fedran.methods.analytic.base import LARGEST_ROW, Width, labelled_rows, require_range
 from fedran.methods.analytic.feature_maps import FeatureMap
 from fedran.methods.analytic.gram_based import GramState, StsaServer

@@ -1,0 +1,1 @@
+"""Sums that hide rows or sites: differential privacy, noisy sums, sketches."""

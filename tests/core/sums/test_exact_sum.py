@@ -1,0 +1,178 @@
+"""The exact learner against dense sums: factors, rows, packed Grams and other sums."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedran.core.condense import condense
+from fedran.core.features import RandomFeatures
+from fedran.core.labels import encode_labels
+from fedran.core.summarize import summarize
+from fedran.core.sums import exact_sum
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
+from fedran.core.sums.exact_sum import ExactSum
+from helpers.reference import features, federations, onehot, quick, ridge
+
+
+def add_all(total, H, y, block=5):
+    classes, codes = encode_labels(y, len(H))
+    slices = [slice(i, i + block) for i in range(0, len(H), block)]
+    total.add_rows([(rows, H[rows]) for rows in slices], classes, codes)
+    return total
+
+
+@quick
+@given(
+    st.integers(1, 20),
+    st.lists(st.integers(0, 9), max_size=6),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([None, "cpu"]),
+    st.booleans(),
+)
+def test_the_sum_is_the_sum_of_grams_in_either_form(M, widths, seed, device, stack):
+    rng = np.random.default_rng(seed)
+    exact = ExactSum(M, "float64", device, stack=stack)
+    expected = np.zeros((M, M))
+    for w in widths:
+        F = rng.standard_normal((M, w))
+        exact.add_factor(F)
+        expected += F @ F.T
+        np.testing.assert_allclose(exact.gram(), expected, atol=1e-12 * (1 + np.trace(expected)))
+    assert exact.width == sum(widths)
+    limit = M // 4 if stack else 0
+    assert exact.form == ("stack" if exact.width <= limit else "gram")
+
+
+@quick
+@given(federations(), st.sampled_from([None, "cpu"]), st.booleans())
+def test_rows_summaries_packed_grams_and_sums_add_to_the_same_head(federation, device, stack):
+    H, y = federation.H, federation.y
+    sums = [ExactSum(federation.M, "float64", device, stack=stack) for _ in range(4)]
+    by_rows, by_summaries, by_packed, by_sums = sums
+    for _, _, Hk, yk in federation.uploads:
+        rows = Hk if device is None else torch.as_tensor(Hk)
+        add_all(by_rows, rows, yk)
+        by_summaries.add_summary(summarize(rows, yk, None))
+        part = add_all(ExactSum(federation.M, "float64", device, stack=stack), rows, yk)
+        by_packed.add_packed(part.packed_gram(), part.class_sums, part.accounts)
+        by_sums.add_sum(part)
+    lam = 0.03 * np.sum(H**2) / len(H)
+    for total in sums:
+        scale = np.sum(H**2)
+        np.testing.assert_allclose(total.gram(), H.T @ H, atol=1e-9 * scale)
+        classes = total.class_sums.classes
+        expected = H.T @ onehot(y, classes)
+        np.testing.assert_allclose(total.class_sums.sums, expected, atol=1e-9 * scale)
+        assert total.class_sums.counts == tuple(y.count(c) for c in classes)
+        assert total.accounts.n_rows == len(H)
+        assert total.accounts.energy == pytest.approx(scale)
+        full = ridge(H, y, classes, lam)
+        weights = np.asarray(total.solve().weights)
+        np.testing.assert_allclose(weights, full, atol=1e-5 * np.abs(full).max())
+
+
+@pytest.mark.parametrize("rank", [3, 0.9, None])
+def test_the_summary_of_an_exact_sum_is_that_of_its_rows(rank):
+    rng = np.random.default_rng(0)
+    H, y = features(rng, 30, 8, 0.3), [0, 1, "a"] * 10
+    total = add_all(ExactSum(8, "float64", stack=False), H, y)
+    made, direct = total.summary(rank, None), summarize(H, y, rank)
+    np.testing.assert_allclose(made.gram(), direct.gram(), atol=1e-9)
+    assert (made.classes, made.counts) == (direct.classes, direct.counts)
+    assert made.accounts.cut == pytest.approx(direct.accounts.cut, abs=1e-9)
+    made.class_sums[:] = 7
+    assert total.class_sums.sums.max() != 7
+
+
+def test_added_arrays_are_copied():
+    F = np.ones((8, 1), dtype=np.float32)
+    exact = ExactSum(8)
+    exact.add_factor(F)
+    F[:] = 7
+    assert exact.gram().max() == 1
+    tensor = torch.ones((8, 1))
+    on_torch = ExactSum(8, device="cpu")
+    on_torch.add_factor(tensor)
+    tensor[:] = 7
+    assert on_torch.gram().max() == 1
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_packed_gram_can_be_added_to_a_stack_and_a_factor_subtracted(device):
+    exact, other = (ExactSum(8, "float64", device) for _ in range(2))
+    exact.add_factor(np.ones((8, 1)))
+    other.add_factor(np.sqrt(2) * np.eye(8))
+    exact.add_packed(other.packed_gram(), ClassSums.empty(8), Accounts())
+    np.testing.assert_allclose(exact.gram(), np.ones((8, 8)) + 2 * np.eye(8))
+    exact.subtract_factor(np.ones((8, 1)))
+    np.testing.assert_allclose(exact.gram(), 2 * np.eye(8), atol=1e-15)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("widths", [[], [1, 1], [1, 3]])
+def test_a_restored_sum_continues_bit_for_bit(device, widths):
+    rng = np.random.default_rng(0)
+    one, two = ExactSum(8, device=device), ExactSum(8, device=device)
+    for w in widths:
+        one.add_factor(rng.random((8, w)))
+    two.restore(*copy.deepcopy(one.state()))
+    more = rng.random((8, 1))
+    one.add_factor(more)
+    two.add_factor(more)
+    assert (one.form, one.width) == (two.form, two.width)
+    np.testing.assert_array_equal(one.gram(), two.gram())
+
+
+def test_an_exact_sum_survives_pickling():
+    total = add_all(ExactSum(4), np.eye(4, dtype=np.float32), [0, 1, 0, 1])
+    again = pickle.loads(pickle.dumps(total))
+    np.testing.assert_array_equal(again.solve().weights, total.solve().weights)
+
+
+def interrupted_at(n, monkeypatch):
+    """Ctrl-C in the n-th addition to a Gram from now on, once."""
+    real, calls = ExactSum.add_factor, []
+
+    def add_factor(self, factor):
+        calls.append(factor)
+        if len(calls) == n:
+            raise KeyboardInterrupt
+        real(self, factor)
+
+    monkeypatch.setattr(ExactSum, "add_factor", add_factor)
+
+
+@pytest.mark.parametrize("kind", ["rows", "mixture"])
+def test_rows_whose_addition_was_interrupted_are_never_counted_twice(kind, monkeypatch):
+    """Half of them are in the sum, so it is refused from then on. Nothing added is no harm."""
+    rng = np.random.default_rng(0)
+    phi = RandomFeatures(4, 32)
+    Z, y = rng.standard_normal((60, 4)), rng.integers(0, 3, 60)
+    mixture = condense(Z, y, phi)
+    monkeypatch.setattr(exact_sum, "BLOCK_BYTES", 20 * 4 * 32)  # several blocks
+
+    def add(total):
+        return total.add_mixture(mixture, phi) if kind == "mixture" else add_all(total, phi(Z), y)
+
+    total = ExactSum(32)
+    with monkeypatch.context() as patch:
+        patch.setattr(RandomFeatures, "project", lambda *_: 1 / 0)
+        if kind == "mixture":
+            with pytest.raises(ZeroDivisionError):
+                add(total)
+    add(total)
+    assert total.accounts.n_rows == 60
+    with monkeypatch.context() as patch:
+        interrupted_at(2, patch)
+        with pytest.raises(KeyboardInterrupt):
+            add(total)
+    reads = [total.solve, total.gram, total.packed_gram, total.state, lambda: total.without([])]
+    for use in [lambda: add(total), lambda: ExactSum(32).add_sum(total), *reads]:
+        with pytest.raises(RuntimeError, match="interrupted; load the last saved state"):
+            use()
