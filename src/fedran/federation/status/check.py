@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, printable, shortened
-from fedran.core.labels import Label, canonical, named, similar_labels
+from fedran.core.labels import Label, canonical, named, ordered, similar_labels
 from fedran.core.solve.head import Head
 from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
@@ -262,7 +262,7 @@ def check_labels(
     known = set(classes) or set(head.classes if head is not None else ())
     if text := similar_labels(counts, known):
         yield Finding("warning", text, "use one spelling")
-    strange = [label for label in counts if label not in known]
+    strange = ordered(label for label in counts if label not in known)
     if strange and classes:
         yield Finding(
             "problem",
