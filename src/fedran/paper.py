@@ -115,11 +115,6 @@ def client_svd(H: Float[Array, "n M"], r: int) -> tuple[Float[Array, "M r"], Los
     return found.factor, found.loss
 
 
-def upload_values(M: int, r: int, C: int) -> int:
-    """Eq. "client upload cost": numbers in (V, sigma, B) instead of M^2 + M C."""
-    return M * r + r + M * C
-
-
 def merge_svd(
     a: Float[Array, "M r_a"] | None, b: Float[Array, "M r_b"], r: int
 ) -> tuple[Float[Array, "M r"], Loss]:
