@@ -24,7 +24,7 @@ def test_metrics_are_the_papers_formulas():
     assert pytest.approx(62.5) == r.A_T
     assert Result.from_json(r.to_json()) == r
     assert json.loads(r.to_json())["run_id"] == r.run_id
-    assert metrics.forgetting(r) == [50.0]
+    assert metrics.forgetting(r) == 50.0
 
 
 def test_bytes_and_seconds_are_the_papers_formulas():

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, SOFT, MUTED, GRID = "#1c1e21", "#646b73", "#9aa0a7", "#dcdee0"
+INK, MUTED, GRID = "#1c1e21", "#9aa0a7", "#dcdee0"
 COLOURS = ("#2b7fd4", "#2f9e44", "#ae3ec9", "#b08900", "#d6417e", "#0c9aa8", "#a47764")
 WIDTH, HEIGHT = 6.0, 3.5
 """Inches of the axes. Small enough to be read on a phone, where the page scales the figure."""
@@ -190,7 +190,7 @@ def inline(svg: str, slug: str) -> str:
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = body.replace(INK, "currentColor").replace(GRID, "var(--line)")
-    body = body.replace(SOFT, "var(--soft)").replace(MUTED, "var(--mute)")
+    body = body.replace(MUTED, "var(--mute)")
     body = re.sub(r'( id="|url\(#|xlink:href="#)', rf"\g<1>{slug}-", body)
     box = re.search(r'viewBox="0 0 ([\d.]+) [\d.]+"', body)
     assert box is not None
@@ -328,5 +328,5 @@ def _legend_below(figure: Figure, ax: Axes) -> None:
 
 def _short(name: str, limit: int = 40) -> str:
     """A name that fits a legend; matplotlib hides names that start with an underscore."""
-    name = name.removesuffix("s per group").removesuffix(" row per group").removesuffix(" row")
+    name = re.sub(r" rows? per group$", "", name)
     return ("\u200a" if name.startswith("_") else "") + printable(name, limit)

@@ -82,20 +82,18 @@ def load_results(folder: Path) -> list[Result]:
     for r in results:
         _require_complete(r)
     order = {key: i for i, key in enumerate(METHODS)}
-    datasets = Counter(r.dataset for r in results)
-    settings = Counter(Setting.of(r).any_beta for r in results)
+    runs = Counter(r.dataset for r in results) + Counter(Setting.of(r).any_beta for r in results)
 
-    def place(r: Result) -> tuple[int, int, str, int, int]:
-        """The paper's datasets first and in its order, then by the number of runs."""
-        known = [*TASKS, None].index(paper_dataset(r.dataset))
-        setting = Setting.of(r).any_beta
-        return known, -datasets[r.dataset], r.dataset, -settings[setting], setting.clients
+    def place(r: Result) -> tuple[int | str | bool, ...]:
+        """The paper's datasets first and in its order, then by the number of runs.
 
-    # Of equal runs the last one counts, and that must not be the one made to measure seconds.
-    return sorted(
-        results,
-        key=lambda r: (place(r), order.get(r.key, len(order)), r.study != "runtime", -r.max_upload),
-    )
+        Of equal runs the last one counts, and that must not be the one made to measure seconds.
+        """
+        setting, known = Setting.of(r).any_beta, [*TASKS, None].index(paper_dataset(r.dataset))
+        dataset = known, -runs[r.dataset], r.dataset, -runs[setting], setting.clients
+        return *dataset, order.get(r.key, len(order)), r.study != "runtime", -r.max_upload
+
+    return sorted(results, key=place)
 
 
 def _require_complete(r: Result) -> None:

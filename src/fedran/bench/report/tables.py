@@ -21,12 +21,12 @@ from fedran.bench.results.grouping import (
 )
 from fedran.bench.results.metrics import (
     budgets_met,
+    forgetting,
     formula_upload,
     is_fine_tuned,
     is_head,
     is_prompted,
     max_download,
-    mean_forgetting,
     on_images,
     task_seconds,
 )
@@ -37,22 +37,10 @@ NOTHING = "-"
 COMPARED = {"fedran": "FedRAN", "fedran-mixture": "FedRAN-mixture", "fedran-paper": "FedRAN-paper"}
 """Columns of the table of all comparisons, before the best other method."""
 REMARKS = (
-    (is_head, "Methods marked (head) train a linear head on the same frozen features as FedRAN."),
-    (
-        on_images,
-        "Methods marked (from scratch) train a network from random weights on the images of the "
-        "same rows.",
-    ),
-    (
-        is_prompted,
-        "Prompt and LoRA methods train a few tensors of the frozen ViT whose features the analytic "
-        "methods use.",
-    ),
-    (
-        is_fine_tuned,
-        "Methods marked (fine-tuned in task 0) use a ViT whose adapters the clients train in task "
-        "0. Bytes and seconds of that stage count.",
-    ),
+    (is_head, "(head): a linear head trained on the same frozen features as FedRAN."),
+    (on_images, "(from scratch): a network trained from random weights on the images."),
+    (is_prompted, "Prompt and LoRA methods train a few tensors of the same frozen ViT."),
+    (is_fine_tuned, "(fine-tuned in task 0): adapters trained first; their bytes and time count."),
 )
 """What the marks behind the names of methods mean."""
 
@@ -132,6 +120,8 @@ def method_table(found: Sequence[Group], title: str) -> Table:
     for g in found:
         paper = None if is_head(g.first) else printed_for(g.setting)
         first, last = marks[g.setting][g.name]
+        formula = g.stat(formula_upload)
+        drift = g.stat(lambda r: max(r.drift, default=None))
         rows.append(
             [
                 Cell(quoted(g)),
@@ -139,11 +129,11 @@ def method_table(found: Sequence[Group], title: str) -> Table:
                 Cell(_spread(g.A_avg), first),
                 Cell(_spread(g.A_T), last),
                 Cell(mib(g.upload)),
-                Cell(_mean_mib(g.stat(formula_upload))),
+                Cell(mib(formula.mean if formula else None)),
                 Cell(mib(max(map(max_download, g.results)))),
                 Cell(seconds(g.stat(task_seconds))),
-                Cell(_spread(g.stat(mean_forgetting), 1)),
-                Cell(_drift(g)),
+                Cell(_spread(g.stat(forgetting), 1)),
+                Cell(f"{drift.mean:.3g}" if drift else NOTHING),
                 Cell(_budgets(g)),
                 Cell(str(len(g.results))),
                 *map(Cell, _printed(paper, g.key)),
@@ -262,10 +252,6 @@ def _spread(stat: Stat | None, digits: int = 2) -> str:
     return f"{stat.mean:.{digits}f}{spread}"
 
 
-def _mean_mib(stat: Stat | None) -> str:
-    return NOTHING if stat is None else mib(stat.mean)
-
-
 def _marks(found: Sequence[Group]) -> dict[str, list[Literal["", "best", "second"]]]:
     """The marks of A_avg and A_T of each method: best and second best among the ranked ones.
 
@@ -291,11 +277,6 @@ def _label(setting: Setting, others: Sequence[Setting]) -> str:
         ", ".join(p for p in parts[setting] if p not in shared)
         or f"{100 * setting.label_rate:g} % labelled"
     )
-
-
-def _drift(g: Group) -> str:
-    found = g.stat(lambda r: max(r.drift) if r.drift else None)
-    return NOTHING if found is None else f"{found.mean:.3g}"
 
 
 def _budgets(g: Group) -> str:

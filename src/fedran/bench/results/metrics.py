@@ -40,23 +40,18 @@ def has_moving_features(result: Result) -> bool:
     return on_images(result) or is_prompted(result)
 
 
-def forgetting(result: Result) -> list[float]:
-    """For each task but the last: its best accuracy before the end minus the final one, in points.
+def forgetting(result: Result) -> float | None:
+    """Best accuracy on a task before the end minus the final one, in points; None after one task.
+
+    The mean over all tasks but the last.
 
     >>> import types
     >>> forgetting(types.SimpleNamespace(acc=[[0.9], [0.8, 0.7], [0.6, 0.7, 0.5]]))
-    [30.0, 0.0]
+    15.0
     """
-    last = result.acc[-1]
-    return [
-        round(100.0 * (max(row[j] for row in result.acc[j:-1]) - last[j]), 9)
-        for j in range(len(last) - 1)
-    ]
-
-
-def mean_forgetting(result: Result) -> float | None:
-    """The mean of ``forgetting``; None after a single task."""
-    return float(np.mean(forgetting(result))) if len(result.acc) > 1 else None
+    *before, last = result.acc
+    lost = [max(row[j] for row in before[j:]) - last[j] for j in range(len(before))]
+    return round(100.0 * float(np.mean(lost)), 9) if lost else None
 
 
 def max_download(result: Result) -> int:
