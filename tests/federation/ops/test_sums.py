@@ -10,7 +10,7 @@ from fedran.federation.ops.scaffold import (
     make_federation,
     make_site,
 )
-from fedran.federation.ops.sums import repeat_sum, trust_roster
+from fedran.federation.ops.sums import trust_roster
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.server.settings import ServerPaths
@@ -64,11 +64,6 @@ def test_a_new_site_has_no_roster_until_it_is_shown_one(made, tmp_path):
     )
     with pytest.raises(FileNotFoundError, match="--roster"):
         trust_roster(SitePaths(tmp_path / "new"), "x")
-
-
-def test_only_a_task_with_a_sum_can_be_repeated(made):
-    with pytest.raises(FileNotFoundError, match="no secure sum"):
-        repeat_sum(SitePaths(made / "sites" / "site-1"), "may", another=False)
 
 
 @pytest.mark.parametrize("n", [1, 2])

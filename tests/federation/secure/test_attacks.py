@@ -202,7 +202,7 @@ class TestDifferentViews:
 class TestReplay:
     @pytest.mark.parametrize("stage", STAGES)
     def test_a_request_of_an_earlier_attempt_is_refused(self, stage):
-        old = made_cohort(4).run(until=stage)
+        old = made_cohort(3).run(until=stage)
         request = unmasking.request(old.server, "s00")
         new = old.another_attempt().run(until=Stage.CONFIRM)
         with pytest.raises(Refused, match="number of the attempt: expected 2, got 1"):
@@ -216,7 +216,7 @@ class TestReplay:
             new.answer("s00", new.altered("s00", s01=recorded))
 
     def test_confirmations_of_an_earlier_attempt_are_refused(self):
-        old = made_cohort(4).run(until=Stage.REVEAL)
+        old = made_cohort(3).run(until=Stage.REVEAL)
         recorded = Request.read(unmasking.request(old.server, "s00")).parts
         new = old.another_attempt().run(until=Stage.REVEAL)
         with pytest.raises(Refused, match="signature of s0"):

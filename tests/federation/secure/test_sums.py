@@ -79,7 +79,7 @@ def test_a_hundred_sites_with_dropouts_at_every_exchange():
 
 
 def test_a_new_attempt_sums_again_with_fresh_masks():
-    first = made_cohort(5, 64).run(until=Stage.MASK)
+    first = made_cohort(3, 64).run(until=Stage.MASK)
     answers = {c: first.ask(c) for c in first.server.asked}
     second = first.another_attempt().run()
     np.testing.assert_array_equal(unmasking.unmask(second.server), second.plain_sum())

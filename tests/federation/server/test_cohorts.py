@@ -102,8 +102,8 @@ def test_forget_says_which_sums_end_before_it_acts(tmp_path, monkeypatch):
     federation.set_roster(federation.names)
     said = CliRunner().invoke(app, [*forget, "--yes"])
     assert said.exit_code == 0
-    assert f"may: {few}" in said.output, "the other sites are in a sum that stays"
-    assert "june: 6 sites can (site-2, " in said.output
+    assert f"june: {few}" in said.output
+    assert "under a new task id" in said.output
     assert cohorts(federation, "may") == {"cohort-2": federation.names[3:]}
     assert cohorts(federation, "june") == {}
 
@@ -221,13 +221,10 @@ def test_a_site_whose_file_is_damaged_refuses_that_task_and_no_other(three):
     path.write_bytes(blob[:-1] + bytes([blob[-1] ^ 1]))
     with three.store() as store:
         store.forget("cohort-1", "may", "me", SiteKey.generate())
-    for name in ("site-1", "site-3"):
-        three.files(name).allow_repeat("may")
+        store.database.sql.execute("DELETE FROM ledger")  # so that the sites are asked
     assert three.run("may") == "short"
     assert "may.state: expected what this site has written" in declined(three, "may")["site-2"]
     assert three.run("june") == "complete"
-    three.files("site-2").allow_repeat("may")
-    assert three.run("may") == "complete"
 
 
 def test_an_unusual_sum_waits_for_a_person(three):
@@ -255,34 +252,6 @@ def test_a_server_that_knows_older_attempts_than_the_sites_uses_a_higher_number(
     assert cohorts(three, "may") == {"cohort-3": three.names}
 
 
-def test_a_site_is_forgotten_by_repeating_the_sum_without_it(tmp_path, monkeypatch):
-    federation = made(tmp_path, monkeypatch, 4)
-    names = federation.names
-    assert federation.run("may") == "complete"
-    with federation.store() as store:
-        store.forget("site-4", "may", "me", SiteKey.generate())
-        assert not store.aggregator.absorbed
-    assert federation.run("may", min_clients=3) == "short"
-    assert all("repeat --another-sum`" in declined(federation, "may")[n] for n in names[:3])
-    for name in names[:3]:
-        federation.files(name).set_note("may", refused="a refusal that the server provoked")
-        for _ in range(2):
-            said = CliRunner().invoke(app, ["repeat", str(federation.state(name).parent), "may"])
-            assert "may be in a sum of site-1, site-2, site-3, site-4 already" in said.output
-    assert federation.run("may", min_clients=3) == "short", "the operators agreed to no other sum"
-    for name in names[:3]:
-        arguments = ["repeat", str(federation.state(name).parent), "may", "--another-sum"]
-        assert CliRunner().invoke(app, arguments).exit_code == 0
-    assert federation.run("may", min_clients=3) == "complete"
-    ((cohort, members),) = cohorts(federation, "may").items()
-    assert (cohort != "cohort-1", members) == (True, names[:3])
-    with federation.store() as store:
-        (upload,) = store.database.uploads()
-        assert dict(upload.classes) == dict(
-            zip((0, 1, 2), federation.exact("may", names[:3]).counts, strict=True)
-        )
-
-
 def test_a_sketch_that_is_aware_of_the_task_before(three):
     omegas = []
 
@@ -303,3 +272,19 @@ def test_a_sketch_that_is_aware_of_the_task_before(three):
             error = np.linalg.norm(summary.gram() - exact.gram(), 2)
             assert summary.rank <= 16
             assert error <= summary.accounts.eps_G
+
+
+def test_after_forget_the_other_members_need_a_new_task_id(tmp_path, monkeypatch, caplog):
+    federation = made(tmp_path, monkeypatch, 4)
+    names = federation.names
+    assert federation.run("may") == "complete"
+    with federation.store() as store:
+        store.forget("site-4", "may", "me", SiteKey.generate())
+        assert not store.aggregator.absorbed
+    assert federation.run("may", min_clients=3) == "short"
+    assert "need a new task id" in caplog.text
+    for name in names[:3]:
+        federation.put(name, "may-2", *federation.data[name, "may"])
+    assert federation.run("may-2", min_clients=3) == "complete"
+    assert cohorts(federation, "may-2") == {"cohort-1": names[:3]}
+    assert cohorts(federation, "may") == {}

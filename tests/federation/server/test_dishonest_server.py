@@ -7,7 +7,6 @@ dishonest server would send. At the end, a dishonest site.
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -15,13 +14,11 @@ pytest.importorskip("flwr")
 from flwr.app import Message, MessageType
 
 from fedran.federation.protocol.lockfile import lock_holder
-from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.secure.attempt import Request, Stage
 from fedran.federation.secure.contribution import Content
-from fedran.federation.server import secure_round
 from fedran.federation.site.sum_files import SumFiles
-from helpers.secure_federation import SecureFederation, deaf
+from helpers.secure_federation import SecureFederation
 
 
 @pytest.fixture
@@ -88,8 +85,6 @@ def test_different_lists_of_survivors_for_different_sites(four):
     assert revealed(four) == []
     assert sums(four) == []
     assert all(stage in (Stage.CONFIRM, Stage.REVEAL) for _, stage in refused)
-    assert run(four, lambda name, request: request) == {}
-    assert sums(four) == [four.names]
 
 
 def test_a_site_that_is_named_alive_and_then_dead_in_one_attempt(four):
@@ -122,13 +117,14 @@ def test_a_peers_key_that_the_server_replaced(four):
 
 
 def test_requests_of_an_earlier_attempt(four):
-    """The first attempt fails at its confirmation. The second one gets the first one's requests."""
+    """The first attempt fails before any vector. The second one gets the first one's requests."""
     recorded = {}
 
     def change(name, request):
         if request.attempt.number == 1:
             recorded[name, request.stage] = request
-            return without(request, "site-4") if request.stage is Stage.CONFIRM else request
+            hidden = request.stage is Stage.SHARE and name in ("site-2", "site-3")
+            return without(request, name) if hidden else request
         return recorded[name, Stage.SHARE] if request.stage is Stage.SHARE else request
 
     refused = run(four, change)
@@ -184,43 +180,21 @@ def test_a_receipt_cannot_arrive_while_a_request_is_answered(four, monkeypatch):
     assert all(held)
 
 
-def test_rows_that_changed_after_a_vector_was_sent_are_not_in_a_second_sum(four, monkeypatch):
-    """Site 4 was not asked to reveal, but its vector is in the sum that the server asks for again.
-
-    The difference of the two sums would be the row that was added.
-    """
-    totals = []
-
-    def keep(store, opened, total):
-        totals.append((opened.state.survivors, total.tolist()))
-        return Receipt(Code.INVALID, "cohort-1", "may", "?", "lost")
-
-    monkeypatch.setattr(secure_round, "receive_sum", keep)
-    nodes = {10 + i: four.node(name) for i, name in enumerate(four.names)}
-    nodes[13] = four.node("site-4", deaf(Stage.REVEAL))
-    four.run("may", nodes=nodes)
-    X, y = four.data["site-4", "may"]
-    four.put("site-4", "may", np.concatenate([X, X[:1]]), np.append(y, y[:1]))
-    four.run("may", nodes=nodes)
-    assert [list(members) for members, _ in totals] == [four.names] * 2
-    assert totals[0] == totals[1]
-
-
-@pytest.mark.parametrize("later", [0, 1])
-def test_a_contribution_of_another_resolution_than_agreed_is_not_sent(four, monkeypatch, later):
+def test_a_contribution_of_another_resolution_than_agreed_is_not_sent(four, monkeypatch):
     """Those of all sites but one would be rounded away, and the sum be that one's vector.
 
-    The request for it is refused, because of its number or its ``min_sites``. Until then the site
-    has made the contribution.
+    The sites were killed when they had made a contribution for another attempt, before they could
+    note that they take part in it. So the first attempt goes on.
     """
-    contents, tried, finished = {}, set(), []
-    original = secure_round.receive_sum
+    contents, killed, save = {}, set(), SumFiles.save
 
-    def receive_sum(store, found):
-        finished.append(found)
-        return original(store, found)
+    def kill(files, state):
+        if state.attempt.number == 2:
+            killed.add(files.folder.parent.parent.name)
+            raise InterruptedError
+        save(files, state)
 
-    monkeypatch.setattr(secure_round, "receive_sum", receive_sum)
+    monkeypatch.setattr(SumFiles, "save", kill)
 
     def node(name):
         answer = four.node(name)
@@ -235,21 +209,16 @@ def test_a_contribution_of_another_resolution_than_agreed_is_not_sent(four, monk
                 if found.stage is not Stage.SHARE or name == "site-1":
                     continue
                 coarse = replace(Content.read(contents[key]), sites=128)
-                attempt = replace(
-                    found.attempt,
-                    number=found.attempt.number + later,
-                    content=coarse.digest,
-                    min_sites=3 - later,
-                )
-                sums = {**fields["sums"], "contents": {key: coarse.fields()}}
+                attempt = replace(found.attempt, number=2, content=coarse.digest)
+                sums = {**fields["sums"], "contents": {"may.2": coarse.fields()}}
                 forged = Request(attempt, Stage.ADVERTISE).to_bytes()
-                content = message_content({**fields, "sums": sums}, {key: forged})
+                content = message_content({**fields, "sums": sums}, {"may.2": forged})
                 answer(Message(content=content, metadata=message.metadata))
-                tried.add(name)
             return answer(message)
 
         return altered
 
     four.run("may", nodes={10 + i: node(name) for i, name in enumerate(four.names)})
-    assert tried == set(four.names[1:])
-    assert finished == []
+    assert killed == set(four.names[1:])
+    assert sums(four) == []
+    assert [four.files(name).state("may").stage for name in four.names[1:]] == [Stage.MASK] * 3

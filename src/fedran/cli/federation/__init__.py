@@ -18,7 +18,7 @@ COMMANDS = {
         create.remove,
         create.renew,
     ),
-    "At a site": (site.check, site.revise, site.repeat),
+    "At a site": (site.check, site.revise),
     "Run it": (
         run.server,
         run.client,
@@ -26,7 +26,6 @@ COMMANDS = {
         run.down,
         run.task,
         run.close,
-        run.recharge,
         run.simulate,
     ),
     "Watch it": (

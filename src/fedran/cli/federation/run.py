@@ -13,11 +13,9 @@ from fedran.cli.federation.arguments import (
     ServerFolder,
     SiteFolder,
     Task,
-    Yes,
     find_server,
     find_site,
     parse_label,
-    require_agreement,
 )
 
 
@@ -97,32 +95,6 @@ def close(folder: ServerFolder) -> None:
     from fedran.federation.ops.tasks import close_task
 
     typer.echo(f"task {close_task(find_server(folder))} ends now")
-
-
-def recharge(
-    folder: ServerFolder,
-    task: Task,
-    yes: Yes = False,
-) -> None:
-    """Say what another private sum of a task costs, ask, and let the next run make it.
-
-    Needed where the sum of a task was charged to the privacy budget and its sites cannot finish it,
-    or where it was forgotten. The exit code is 1 if nobody agreed.
-    """
-    from fedran.federation.ops.sums import recharge as run
-
-    cost = run(find_server(folder), task, agreed=False)
-    if cost.sites:
-        typer.echo(f"rows of {', '.join(cost.sites)} in task {task} were charged before.")
-    typer.echo(
-        f"Another sum raises the epsilon of a row from {cost.row:.3g} to {cost.row_after:.3g}, and "
-        f"that of a person with one row in every sum from {cost.person:.3g} to "
-        f"{cost.person_after:.3g} (at delta {cost.delta:g})."
-    )
-    require_agreement(yes)
-    run(find_server(folder), task, agreed=True)
-    typer.echo("sites that have revealed the earlier sum agree with `fedran federation repeat")
-    typer.echo(f"--another-sum`; then run `fedran federation task {folder} {task}` again")
 
 
 def simulate(

@@ -11,39 +11,6 @@ from fedran.cli.federation.arguments import Insecure, SiteFolder, Task, find_sit
 from fedran.wire.sizes import human_bytes
 
 
-def repeat(
-    folder: SiteFolder,
-    task: Task,
-    another_sum: Annotated[
-        bool,
-        typer.Option(
-            "--another-sum",
-            help="Take part in one more sum of the task, with any sites, although this site's rows "
-            "may be in one already.",
-        ),
-    ] = False,
-) -> None:
-    """Add rows that this site refused, or agree to another secure sum of a task.
-
-    The second is needed after another site was forgotten, or after this site corrected its rows.
-    Whoever has seen both sums knows the difference between them.
-    """
-    from fedran.federation.ops.sums import repeat_sum
-
-    earlier = repeat_sum(find_site(folder), task, another=another_sum)
-    if another_sum:
-        typer.echo(f"this site takes part in one more sum of {task}, with any sites;")
-        typer.echo("whoever has seen both sums knows the difference between them")
-        return
-    typer.echo(f"this site tries again to add its rows of {task}, when the server's owner runs")
-    typer.echo(f"`fedran federation task` for {task} again")
-    for members in earlier:
-        typer.echo(f"its rows may be in a sum of {', '.join(members)} already")
-    if earlier:
-        typer.echo("so it takes part with these sites only. --another-sum allows others, and tells")
-        typer.echo("whoever sees both sums the numbers of the sites that are in one of them only")
-
-
 def check(
     folder: SiteFolder,
     task: Annotated[

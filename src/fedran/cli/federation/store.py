@@ -43,7 +43,7 @@ def forget(
         for old in ended:
             typer.echo(f"  {old.task}, {old.cohort}: {', '.join(old.members)}")
         typer.echo("the classifier loses these rows, and the classes that only they have,")
-        typer.echo("until enough sites make another sum:")
+        typer.echo("until enough sites add them again, under a new task id:")
         for name, able in {old.task: old.able for old in ended}.items():
             sites = f"{len(able)} sites can ({', '.join(able)})" if able else "no site can"
             few = f"; {least - len(able)} more must join, because min_sites is {least}"
@@ -61,12 +61,8 @@ def forget(
     else:
         typer.echo("no upload is left to make a classifier of; sites still have the last one")
     if ended:
-        typer.echo(
-            "for another sum, members of the old one run `fedran federation repeat SITE TASK "
-            "--another-sum`; then run the task again"
-        )
-    if ended and paths.settings().privacy == "dp":
-        typer.echo("another sum costs a part of the budget: see `fedran federation recharge` first")
+        typer.echo("the other members can add their rows again under a new task id;")
+        typer.echo("whoever has seen both sums then knows the difference between them")
 
 
 def backup(

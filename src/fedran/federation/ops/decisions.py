@@ -52,7 +52,7 @@ class EndedSum:
     cohort: str
     members: list[str]
     able: list[str]
-    """Sites that may be in another sum of the task."""
+    """Members that can add their rows again, under a new task id."""
 
 
 def preview_forget(
@@ -71,14 +71,13 @@ def preview_forget(
         removed = {(t.client, t.task) for t in found.tombstones} | {u.key for u in found.sums}
         uploads = [u for u in database.uploads() if u.sum_number]
     ended = [u for u in uploads if u.key in removed]
-    kept = {member for u in uploads if u.key not in removed for member in u.members}
-    gone = forgotten | removed | kept
+    gone = forgotten | removed
     return found, [
         EndedSum(
             u.task,
             u.client,
             [site for site, _ in u.members],
-            sorted(s for s in roster.clients if s != client and (s, u.task) not in gone),
+            [s for s, task in u.members if s in roster.clients and (s, task) not in gone],
         )
         for u in ended
     ]

@@ -15,7 +15,6 @@ from fedran.federation.protocol.lockfile import lock_holder, locked
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.forgetting import check_record
-from fedran.federation.server.ledger import Ledger
 from fedran.federation.server.schema import FILE, SNAPSHOTS, Tombstone, Upload, Waiting
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed
@@ -118,16 +117,17 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
         try:
             with closing(Database(paths.state)) as present:
                 tombstones += present.tombstones()
-                charges, facts = present.ledger(), Ledger(present).facts()
+                charges = present.ledger()
         except (FileNotFoundError, StoreDamaged, StoreFailed):
-            charges, facts = [], []
+            charges = []
         with TemporaryDirectory(dir=paths.state, prefix=".restore-") as folder:
             shutil.copyfile(backup / FILE, Path(folder) / FILE)
             with closing(Database(folder)) as database:
                 known = set(database.tombstones())
                 again = [t for t in dict.fromkeys(tombstones) if t not in known]
                 database.forget(again)
-                Ledger(database).carry_over(charges, facts)
+                for c in charges:
+                    database.add_charge(c.task, c.attempt, c.epsilon, c.delta, c.sites)
                 database.new_epoch()
                 database.set_outdated()
                 EventLog(database).write("restore", forgotten=len(again))

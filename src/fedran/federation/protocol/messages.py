@@ -164,8 +164,7 @@ class Offer:
                 'a server with privacy = "none"',
                 self.privacy,
                 hint="the server of this federation learns only the sum of all sites: a site takes "
-                "part while it is connected, and its rows change with `fedran federation repeat "
-                "--another-sum`",
+                "part while it is connected, and corrected rows need a new task id",
             )
 
     def require(self, federation: str, source: FeatureSource | None) -> None:

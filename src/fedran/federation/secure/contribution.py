@@ -3,26 +3,21 @@
 The layout of the vector is fixed before any data is seen. ``Content`` describes it, and its digest
 is part of every key and signature of an attempt. So sites that were told different layouts, class
 lists, resolutions or noise cannot add up anything.
-
-A server keeps a ledger of what was spent, but a dishonest one need not, and one that restored a
-backup has lost a part of it. So a site notes every vector with noise before it leaves
-(``SentNoise``), limits what they spend together, and tells the server which sums it has revealed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused, check_id
+from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
-from fedran.core.private.dp import Budget, Mechanism, composed, gaussian_epsilon, levels_for
+from fedran.core.private.dp import Budget, Mechanism, levels_for
 from fedran.core.private.sketch_sums import (
     Totals,
     aware_omega,
@@ -33,10 +28,10 @@ from fedran.core.private.sketch_sums import (
 from fedran.core.solve.nystrom import totals_to_summary
 from fedran.core.summary import Summary
 from fedran.federation.protocol.messages import MAX_WIDTH, read_labels, read_object
-from fedran.federation.secure.attempt import MAX_ATTEMPTS, MAX_SITES, canonical_json, check_digest
+from fedran.federation.secure.attempt import MAX_SITES, canonical_json, check_digest
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.fixed_point import FixedPoint, totals_fixed_point, totals_rounding
-from fedran.wire.validation import DEFAULT_LIMITS, Header
+from fedran.wire.validation import DEFAULT_LIMITS
 
 MAX_ROWS = 10**9
 OMEGA, CENTER = "omega", "center"
@@ -50,8 +45,6 @@ class Noise:
     delta: float
     honest: int
     """Shares that must be in the sum and unknown to everybody else for the guarantee to hold."""
-    draw: int = 1
-    """Counts sums of one task with fresh noise. A site draws its noise once for each."""
 
     @classmethod
     def read(cls, fields: object) -> Noise | None:
@@ -59,12 +52,12 @@ class Noise:
         if fields is None:
             return None
         header = read_object(fields, "noise")
-        budget = _read_budget(header, "noise")
-        honest, draw = (
-            header.integer("honest", 1, MAX_SITES),
-            header.integer("draw", 1, MAX_ATTEMPTS),
-        )
-        return cls(budget.epsilon, budget.delta, honest, draw)
+        epsilon, delta = header.number("epsilon"), header.number("delta")
+        try:
+            Budget(epsilon, delta)
+        except ValueError as reason:
+            raise Refused("noise", "a budget", str(reason)) from None
+        return cls(epsilon, delta, header.integer("honest", 1, MAX_SITES))
 
     @property
     def budget(self) -> Budget:
@@ -222,62 +215,3 @@ def sum_to_summary(
     rounding = totals_rounding(fixed, n_sites)
     summary = totals_to_summary(found, omega, fingerprint, rounding=rounding)
     return replace(summary, route=f"secure sum of {n_sites} sites, {summary.route}").validate()
-
-
-@dataclass(frozen=True)
-class SentNoise:
-    """Rows with noise that left this site masked, in an attempt whose sum may be known."""
-
-    agreement: int
-    """How often this site's operator had agreed to another sum of the task before."""
-    attempt: int
-    """The newest attempt with these integers."""
-    content: str
-    """Digest of the content. A site draws its noise once for each."""
-    epsilon: float
-    delta: float
-    members: tuple[str, ...] = ()
-    """The sites for whose sum this site revealed shares; empty if it revealed none."""
-
-    @classmethod
-    def read(cls, fields: object) -> SentNoise:
-        """An entry of a file or a message. Every field is checked."""
-        header = read_object(fields, "noise that was sent")
-        budget = _read_budget(header, "noise that was sent")
-        return cls(
-            header.integer("agreement", 0, MAX_ATTEMPTS),
-            header.integer("attempt", 1, MAX_ATTEMPTS),
-            check_digest(header.get("content"), "content"),
-            budget.epsilon,
-            budget.delta,
-            tuple(check_id(name, "client") for name in header.items("members", MAX_SITES)),
-        )
-
-
-def _read_budget(header: Header, what: str) -> Budget:
-    epsilon, delta = header.number("epsilon"), header.number("delta")
-    try:
-        return Budget(epsilon, delta)
-    except ValueError as reason:
-        raise Refused(what, "a budget", str(reason)) from None
-
-
-def read_sent(note: Mapping[str, Any]) -> tuple[SentNoise, ...]:
-    """What a note says about the noise that was sent."""
-    return tuple(map(SentNoise.read, note.get("sent", [])))
-
-
-def task_mu(sent: Iterable[SentNoise]) -> float:
-    """The mu that the rows of one task have spent.
-
-    Contents compose: each has noise of its own, and its sum may be known, also if this site
-    revealed no share. With one content, a vector of this site is in one sum at most
-    (``docs/explanation/secure-sums.md``). An attempt that gave no sum is counted too.
-    """
-    spent = {one.content: Budget(one.epsilon, one.delta).mu for one in sent}
-    return composed(list(spent.values()))
-
-
-def spent_epsilon(tasks: Iterable[Iterable[SentNoise]], delta: float) -> float:
-    """The epsilon of a person with one row in each of these tasks."""
-    return gaussian_epsilon(composed([task_mu(sent) for sent in tasks]), delta)

@@ -30,6 +30,9 @@ OMEGA = ".omega"
 """Ends the name of the test matrix beside a request, in messages and files."""
 FOLDER = "sums"
 """Folder of open attempts in the server's state folder."""
+BEFORE_VECTORS = (Stage.ADVERTISE, Stage.SHARE)
+"""Stages in which an attempt that fails is followed by another one with the same sites."""
+NEW_TASK = "the sites that have sent their rows need a new task id"
 Report = Callable[..., None]
 """Notes an event: its name and its fields."""
 
@@ -48,15 +51,10 @@ class OpenSum:
     """Whether this run waits no longer for it: a later run continues."""
     refused: dict[str, str] = field(default_factory=dict)
     """Sites that refused the present stage, and why."""
-    gone: set[str] = field(default_factory=set)
-    """Sites that no longer have this attempt, as they say. They cannot answer it."""
     unsaved: bool = False
     """Whether answers came since the state was written."""
     left_out: frozenset[str] = frozenset()
     """Sites whose rows are in another sum already. They are not asked."""
-    members: frozenset[str] = frozenset()
-    """The members of a charged sum that this attempt repeats: it gives their sum, or none. Empty:
-    it repeats none."""
 
     @property
     def attempt(self) -> Attempt:
@@ -66,15 +64,7 @@ class OpenSum:
     @property
     def waiting_for(self) -> set[str]:
         """The sites whose answer to the present stage is missing."""
-        found = set(self.state.waiting_for) - self.refused.keys() - self.left_out
-        vectors = self.members and self.state.stage is Stage.MASK
-        return found & self.members if vectors else found
-
-    @property
-    def can_be_revealed(self) -> bool:
-        """Whether enough sites have revealed shares, or still can."""
-        able = set(self.state.asked) - self.gone
-        return len(able.union(self.state.answered(Stage.REVEAL))) >= self.state.needed
+        return set(self.state.waiting_for) - self.refused.keys() - self.left_out
 
     @property
     def name(self) -> str:
@@ -196,9 +186,8 @@ class Coordinator:
     ) -> bool:
         """Whether the present stage ends now.
 
-        The first stage and the last one wait for as long as it takes: if too few sites answer, the
-        sum becomes idle, and a later run continues. Shares that were revealed would be of no use
-        to another attempt.
+        If too few sites answer, the sum becomes idle, and a later run continues: sites that have
+        sent their vectors may take part in no other attempt. Only ``Stage.SHARE`` fails.
         """
         state = opened.state
         assert state.stage is not None
@@ -210,8 +199,7 @@ class Coordinator:
             answered &= set(live)
         if opened.idle or (waiting and now < opened.until):
             return False
-        too_few = len(answered) < state.needed or (first and not opened.members <= answered)
-        if too_few and (first or state.stage is Stage.REVEAL):
+        if len(answered) < state.needed and state.stage is not Stage.SHARE:
             opened.idle = True
             self._save(opened)
             return False
@@ -222,12 +210,6 @@ class Coordinator:
         stage = opened.state.stage
         assert stage is not None
         answered = opened.state.answered(stage)
-        missing = sorted(opened.members.difference(answered))
-        if missing and stage in (Stage.SHARE, Stage.MASK):
-            raise AttemptFailed(
-                f"attempt {opened.attempt.number} of {opened.attempt.task} repeats a sum, and "
-                f"{', '.join(missing)} did not answer stage {stage}; start another attempt"
-            )
         opened.state = unmasking.close(opened.state)
         opened.until, opened.refused = now + self.seconds, {}
         self.report("sum", name=opened.name, state="stage", stage=str(stage), clients=answered)
@@ -238,15 +220,11 @@ class Coordinator:
         """Delete everything about a task's attempt. The caller has the sum in its store."""
         self._delete(self.sums.pop(task).name)
 
-    def fail(self, task: str, reason: str, *, uncharged: bool = False) -> None:
-        """Give up an attempt. The server knows no vector; another attempt has other masks.
-
-        ``uncharged``: it was not charged, so that no site was asked to reveal shares.
-        """
+    def fail(self, task: str, reason: str) -> None:
+        """Give up an attempt. The server knows no vector; another attempt has other masks."""
         opened = self.sums.pop(task)
-        asked = opened.state.stage in (Stage.REVEAL, None) and not uncharged
-        revealed = "shares may have been revealed" if asked else "nothing was revealed"
-        log.warning("%s: no sum: %s; %s", opened.name, reason, revealed)
+        again = "" if opened.state.stage in BEFORE_VECTORS else f"; {NEW_TASK}"
+        log.warning("%s: no sum: %s%s", opened.name, reason, again)
         self.report("sum", name=opened.name, state="failed", reason=reason)
         self._delete(opened.name)
 
@@ -266,7 +244,6 @@ class Coordinator:
             "waiting": sorted(opened.waiting_for),
             "needed": state.needed if state.stage else 0,
             "refused": sorted(opened.refused),
-            "repeats": sorted(opened.members),
             "idle": opened.idle,
         }
         write_atomically(self.folder / f"{opened.name}.json", json.dumps(note).encode())

@@ -34,7 +34,6 @@ from fedran.federation.secure.attempt import (
     Request,
     SiteIdentity,
     Stage,
-    helpers,
     threshold,
 )
 from fedran.federation.secure.ciphers import (
@@ -54,7 +53,7 @@ from fedran.federation.secure.ciphers import (
     unpack_keys,
 )
 from fedran.federation.secure.shamir import Random, split
-from fedran.federation.secure.site_state import SentVector, SiteState
+from fedran.federation.secure.site_state import SiteState
 
 OTHER_LIST = "the server has shown it another list of survivors, or altered its message"
 
@@ -65,7 +64,6 @@ def advertise(
     previous: SiteState | None = None,
     *,
     min_sites: int = MIN_SITES,
-    repeat: bool = False,
     random: Random = os.urandom,
 ) -> tuple[SiteState, bytes]:
     """Take part in an attempt: make fresh keys and send the public ones, signed.
@@ -74,10 +72,7 @@ def advertise(
     with the task's offer before. ``previous`` is the state of the same task, if there is one; the
     new state replaces it, so the old attempt can no longer be answered. The vector of a site must
     be in one sum only, because sums over different sites give the vector of one site. So a site
-    that has sent its vector takes part again, but only with most of the same sites (``share``), and
-    if it has revealed shares it confirms only the same survivors; give the same vector again.
-    ``repeat`` lifts these rules: the site's operator agreed to another sum, for instance without a
-    site that left.
+    whose vector may be known takes part in no other attempt at the task.
     """
     found = Request.read(request)
     attempt = found.attempt
@@ -87,7 +82,6 @@ def advertise(
         expected = f"at least {min_sites}, as configured at this site"
         raise Refused("min_sites of the attempt", expected, attempt.min_sites)
     identity.require_roster(attempt)
-    earlier: tuple[SentVector, ...] = ()
     if previous is not None:
         same = (previous.attempt.federation, previous.attempt.task, previous.client)
         if same != (attempt.federation, attempt.task, identity.client):
@@ -95,10 +89,16 @@ def advertise(
         if attempt.number <= previous.attempt.number:
             _open(previous, request, identity, Stage.ADVERTISE)
             return previous, previous.answers[Stage.ADVERTISE]
-        earlier = () if repeat else previous.sent
+        if previous.may_be_known:
+            raise Refused(
+                "attempt",
+                f"number {previous.attempt.number}, in which this site has sent its rows",
+                attempt.number,
+                hint="a site's rows are in one sum only; give them a new task id",
+            )
     secrets = {name: random(KEY_BYTES) for name in ADVERTISED}
     public = advertised_keys(attempt, identity.client, secrets)
-    state = SiteState(attempt, identity.client, secrets, earlier=earlier)
+    state = SiteState(attempt, identity.client, secrets)
     return _answer(state, found, request, identity, public)
 
 
@@ -108,8 +108,7 @@ def share(
     """Send every peer an encrypted share of this site's mask key and of its self-mask seed.
 
     The request holds the advertisements of all sites. A site refuses sites that are not in its
-    roster, wrong signatures, another key under its own name, and too few sites. It also refuses
-    other sites than those with whom it has sent its vector before, if both sums could be opened.
+    roster, wrong signatures, another key under its own name, and too few sites.
     """
     found = _open(state, request, identity, Stage.SHARE)
     if found.stage in state.answers:
@@ -126,8 +125,6 @@ def share(
     participants = check_advertisements(answers)
     if participants.get(own) != advertised_keys(attempt, own, state.secrets):
         raise Refused(f"advertisement of {own}", "the one that this site sent", "another, or none")
-    for sent in state.earlier:
-        sent.require_overlap(participants, helpers(attempt.min_sites))
     peers, channel = sorted(participants), private_key(state.secrets["channel"])
     shares = [
         split(state.secrets[name], len(peers), threshold(len(peers)), random)
@@ -199,14 +196,6 @@ def confirm(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[S
     _check_list("survivors", survivors, state.held, needed)
     if state.client not in survivors:
         raise Refused("survivors", f"a list with {state.client}, this site", ", ".join(survivors))
-    for sent in state.earlier:
-        if sent.survivors not in ((), survivors):
-            raise Refused(
-                "survivors",
-                f"the sites of the earlier sum of this task ({', '.join(sent.survivors)})",
-                ", ".join(survivors),
-                hint="two sums over different sites would reveal the vector of one site",
-            )
     text = survivors_text(state.participants, state.held, survivors)
     state = replace(state, survivors=survivors)
     return _answer(state, found, request, identity, {"survivors": text})

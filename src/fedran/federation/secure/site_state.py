@@ -1,13 +1,13 @@
-"""What a site remembers of a secure sum: its newest attempt, and a ledger of earlier ones.
+"""What a site remembers of a secure sum: its newest attempt, and whether its vector may be known.
 
-The ledger keeps the vector of a site in one sum per task. ``docs/explanation/secure-sums.md`` gives
-the argument.
+That keeps the vector of a site in one sum per task. ``docs/explanation/secure-sums.md`` gives the
+argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import astuple, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from fedran.core.errors import Refused, check_id
 from fedran.federation.secure.attempt import (
@@ -25,34 +25,6 @@ from fedran.wire.validation import FILE_LIMITS
 
 
 @dataclass(frozen=True)
-class SentVector:
-    """An attempt that may have been opened, with the masked vector of this site in its sum."""
-
-    content: str
-    participants: tuple[str, ...]
-    survivors: tuple[str, ...]
-    """The list for which this site revealed shares; empty if it revealed none."""
-
-    def require_overlap(self, participants: Collection[str], liars: int) -> None:
-        """Refuse participants with whom a second sum could be opened beside that of this attempt.
-
-        A threshold of the sites revealed the sum of this attempt, if it is known, and a threshold
-        of the new participants would confirm theirs. If more than ``liars`` sites must be in both,
-        one of them follows the rules and confirms no other survivors than before.
-        """
-        then, now = self.participants, participants
-        common = threshold(len(then)) + threshold(len(now)) - len({*then, *now})
-        if common <= liars:
-            raise Refused(
-                "participants",
-                f"most of {', '.join(then)}, with whom this site has sent its vector before",
-                ", ".join(sorted(now)),
-                hint="both sums could be opened, and their difference tells about single sites; "
-                "`fedran federation repeat --another-sum` at this site agrees to that",
-            )
-
-
-@dataclass(frozen=True)
 class SiteState:
     """What a site must remember of its newest attempt at the sum of one task. It holds secrets."""
 
@@ -67,8 +39,6 @@ class SiteState:
     and deletes both."""
     survivors: tuple[str, ...] = ()
     """The list that this site confirmed."""
-    earlier: tuple[SentVector, ...] = ()
-    """The ledger of earlier attempts at this sum. Only ``repeat`` empties it."""
     requests: dict[Stage, str] = field(default_factory=dict)
     """SHA-256 of the request that was answered in each stage."""
     answers: dict[Stage, bytes] = field(default_factory=dict, repr=False)
@@ -79,15 +49,15 @@ class SiteState:
         return next((stage for stage in STAGES if stage not in self.answers), None)
 
     @property
-    def sent(self) -> tuple[SentVector, ...]:
-        """The ledger with this attempt. Without this site's shares, no sum is opened where all
-        participants are needed.
+    def may_be_known(self) -> bool:
+        """Whether a sum with this site's vector may be known.
+
+        Before this site reveals shares, others can open the sum only where they are enough without
+        it. Where all participants are needed, its own shares are: they are gone with this state.
         """
-        sites, revealed = tuple(sorted(self.participants)), Stage.REVEAL in self.answers
-        if not revealed and (Stage.MASK not in self.answers or threshold(len(sites)) == len(sites)):
-            return self.earlier
-        mine = SentVector(self.attempt.content, sites, self.survivors if revealed else ())
-        return self.earlier if mine in self.earlier else (*self.earlier, mine)
+        n_sites = len(self.participants)
+        others_suffice = threshold(n_sites) < n_sites
+        return Stage.REVEAL in self.answers or (Stage.MASK in self.answers and others_suffice)
 
     def to_bytes(self) -> bytes:
         """The state for a file that only its owner can read."""
@@ -95,7 +65,6 @@ class SiteState:
             "attempt": self.attempt.fields,
             "client": self.client,
             "survivors": self.survivors,
-            "earlier": [astuple(sent) for sent in self.earlier],
             "requests": self.requests,
         }
         parts = {f"answer:{stage}": answer for stage, answer in self.answers.items()}
@@ -120,10 +89,6 @@ class SiteState:
                 {client: unpack_keys(keys) for client, keys in named("keys:")},
                 {c: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for c, both in named("held:")},
                 tuple(header.get("survivors")),
-                tuple(
-                    SentVector(check_digest(content, "content"), tuple(sites), tuple(survivors))
-                    for content, sites, survivors in header.get("earlier")
-                ),
                 {Stage(s): check_digest(d, s) for s, d in header.get("requests").items()},
                 {Stage(stage): answer for stage, answer in named("answer:")},
             )

@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import zlib
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +34,9 @@ from fedran.wire.codec import encode
 log = logging.getLogger(__name__)
 
 
-def make_content(store: Store, task: str, omega: str, draw: int) -> Content:
+def make_content(store: Store, task: str, omega: str) -> Content:
     """What the numbers of a new sum mean, as the settings say now."""
-    settings, noise = store.settings, store.settings.noise
+    settings = store.settings
     assert settings.labels is not None
     return Content(
         settings.labels,
@@ -46,7 +45,7 @@ def make_content(store: Store, task: str, omega: str, draw: int) -> Content:
         zlib.crc32(f"{settings.federation} {task}".encode()),
         min(len(store.roster.clients), MAX_SITES),
         settings.max_rows,
-        None if noise is None else replace(noise, draw=draw),
+        settings.noise,
     )
 
 
@@ -68,7 +67,7 @@ def make_attempt(store: Store, task: str, number: int, content: Content) -> Atte
 def next_number(store: Store, task: str, at_least: int = 1) -> int:
     """A number that no attempt at this sum had. It is on disk before it is used.
 
-    The ledger and the sums in the store may know more than the list of numbers.
+    After a restore, the ledger and the sums in the store may know more than the list of numbers.
     """
     numbers = json.loads(store.database.fact("attempts") or "{}")
     held = store.database

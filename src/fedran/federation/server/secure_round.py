@@ -3,12 +3,10 @@
 Every turn of the loop in ``_collect`` takes these steps:
 
 1. ``_open_sum`` begins an attempt at the sum of a task, or goes on with that of an earlier run.
-   ``cohorts.py`` says what is summed. ``ledger.py`` refuses what exceeds the privacy budget, and
-   demands that a sum that may have been revealed is repeated with exactly its members.
+   ``cohorts.py`` says what is summed. ``ledger.py`` refuses what exceeds the privacy budget.
 2. ``_ask`` sends every site the requests of the stages that wait for it. Before the last stage,
-   ``_charge`` writes to the ledger what the sum spends.
-3. ``_absorb`` gives the answers to ``Coordinator.receive``. A site may refuse (``_refused``), or
-   report a sum that the ledger lacks (``_recover_charges``).
+   ``_charge`` writes to the ledger what the sum spends. Its sites are in no other sum of the task.
+3. ``_absorb`` gives the answers to ``Coordinator.receive``. A site may refuse (``_refused``).
 4. ``Coordinator.advance`` ends every stage that is complete or whose time is over.
 5. ``_commit`` puts a known sum into the store as the upload of a cohort.
 
@@ -31,12 +29,11 @@ from flwr.app import MessageType
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.messages import MAX_SETTLED
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.transport import message_content
-from fedran.federation.secure.attempt import Stage, helpers
+from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import Content
-from fedran.federation.secure.coordinator import FOLDER, Coordinator, OpenSum
+from fedran.federation.secure.coordinator import FOLDER, NEW_TASK, Coordinator, OpenSum
 from fedran.federation.server import round as rounds
 from fedran.federation.server.answers import HOW_TO_CLOSE, Quorum, Verdict
 from fedran.federation.server.cohorts import (
@@ -47,7 +44,7 @@ from fedran.federation.server.cohorts import (
     receive_sum,
     task_before,
 )
-from fedran.federation.server.ledger import Ledger, RevealedSum, read_revealed
+from fedran.federation.server.ledger import charge, over_budget
 from fedran.federation.server.messenger import Reply
 from fedran.federation.server.round import Round
 
@@ -72,7 +69,6 @@ class SecureRound(Round):
             self.store.events.write,
             time.monotonic(),
         )
-        self.ledger = Ledger(self.store.database)
         self.clients: dict[int, str] = {}
         """Node -> its client, once it has answered."""
         self.asked: dict[int, set[tuple[str, str]]] = {}
@@ -81,8 +77,6 @@ class SecureRound(Round):
         """Task -> attempts that were opened in this run."""
         self.in_quarantine = members_in_quarantine(self.store)
         self.decided = self._decisions()
-        self.revealed: dict[str, set[RevealedSum]] = {}
-        """Client -> the sums that it has revealed, as it reports."""
         self.started: set[str] = set()
         """Tasks whose open attempt has a limit of time in this run."""
         self.corrected: set[tuple[str, str]] = set()
@@ -95,6 +89,7 @@ class SecureRound(Round):
         if offer is None:
             return "complete"
         limit, next_progress = start + quorum.deadline, start + rounds.FIRST_PROGRESS
+        self._log_lost(task)
         late = [t for t in (offer["task"], *reversed(offer["earlier"])) if t != task][:MAX_LATE]
         while True:
             self.decided = self._decisions()
@@ -130,6 +125,13 @@ class SecureRound(Round):
                     self._log_progress(opened, task)
             time.sleep(rounds.POLL_SECONDS)
 
+    def _log_lost(self, task: str) -> None:
+        """Say whose rows were charged in a sum that is not here: they are in no other one."""
+        lost = [site for site, code in self.decided[task].items() if code is Code.CONFLICT]
+        if lost:
+            names = ", ".join(sorted(lost)[:10])
+            log.error("task %s: a sum of %s was charged and is not here; %s", task, names, NEW_TASK)
+
     def _record(self, task: str, state: str, quorum: Quorum) -> None:
         quorum.waiting = set()
         opened = self.sums.sums.get(task)
@@ -150,8 +152,15 @@ class SecureRound(Round):
         return set(self.messenger.grid.get_node_ids()) <= self.heard
 
     def _decisions(self) -> dict[str, dict[str, Code]]:
-        """Task -> site -> what was decided about its rows, in whichever sum they are."""
+        """Task -> site -> what was decided about its rows, in whichever sum they are.
+
+        ``CONFLICT``: they are in a sum that was charged, and that failed or was forgotten.
+        """
         found: defaultdict[str, dict[str, Code]] = defaultdict(dict)
+        for charged in self.store.database.ledger():
+            opened = self.sums.sums.get(charged.task)
+            if opened is None or opened.attempt.number != charged.attempt:
+                found[charged.task].update(dict.fromkeys(charged.sites, Code.CONFLICT))
         for code, keys in (
             (Code.FORGOTTEN, self.store.forgotten),
             (Code.QUARANTINED, self.in_quarantine),
@@ -180,7 +189,7 @@ class SecureRound(Round):
 
         ``limit`` is when the first stage ends without sites that have not answered.
         """
-        opened, decided = self.sums.sums.get(task), self.decided[task].keys()
+        opened, decided = self.sums.sums.get(task), self.decided[task]
         if task not in self.started and opened is not None:
             opened.until = max(limit, opened.until)
             if opened.state.stage is Stage.ADVERTISE:
@@ -188,35 +197,26 @@ class SecureRound(Round):
                 attempt = make_attempt(self.store, task, opened.attempt.number, content)
                 if (opened.attempt, opened.content) != (attempt, content):
                     self.sums.fail(task, "the server's settings have changed")
-            elif decided & set(opened.state.answered(Stage.ADVERTISE)):
-                self.sums.fail(task, "the rows of a member were forgotten, or are in another sum")
+            elif of_members := decided.keys() & opened.state.answered(Stage.ADVERTISE):
+                if {decided[site] for site in of_members} <= {Code.DUPLICATE, Code.QUARANTINED}:
+                    self.sums.forget(task)  # the server was killed after the store had it
+                else:
+                    self.sums.fail(task, "the rows of a member were forgotten")
         self.started.add(task)
         if self._may_open(task):
             self._begin(task, limit, aware)
         if task in self.sums.sums:
-            opened, unfinished = self.sums.sums[task], self.ledger.unfinished(task)
-            opened.left_out = frozenset(decided)
-            if unfinished is not None:
-                opened.members = frozenset(unfinished.members)
-                opened.left_out |= self.store.roster.clients.keys() - set(unfinished.participants)
+            self.sums.sums[task].left_out = frozenset(decided)
 
     def _content(self, task: str, omega: bytes) -> Content:
-        """What the next attempt at a task sums: the content of its unfinished sum, or a new one."""
-        unfinished = self.ledger.unfinished(task)
-        if unfinished is not None:
-            return unfinished.content
-        digest = hashlib.sha256(omega).hexdigest() if omega else ""
-        return make_content(self.store, task, digest, self.ledger.draw(task))
+        """What the next attempt at a task sums."""
+        return make_content(self.store, task, hashlib.sha256(omega).hexdigest() if omega else "")
 
     def _begin(self, task: str, limit: float, aware: bool) -> None:
         """Open an attempt, unless its sum would exceed the privacy budget."""
-        noise, decided = self.settings.noise, self.decided[task]
-        roster = self.store.roster.clients.items()
-        asked = {site: key for site, key in roster if site not in decided}
-        stored = {site for site, code in decided.items() if code is not Code.FORGOTTEN}
-        budget = None if noise is None else noise.budget
-        limits = self.settings.min_sites, self.settings.total_epsilon
-        if reason := self.ledger.refusal(task, asked, stored, budget, *limits):
+        noise, ledger = self.settings.noise, self.store.database.ledger()
+        limit_of_all = self.settings.total_epsilon
+        if noise and (reason := over_budget(ledger, task, noise.budget, limit_of_all)):
             self.attempts[task] = MAX_ATTEMPTS
             log.error("task %s is refused: %s", task, reason)
             self.store.events.write("sum", name=task, state="over budget", reason=reason)
@@ -224,11 +224,7 @@ class SecureRound(Round):
         if self.attempts.get(task):  # everyone has to answer the first stage again
             limit = max(limit, time.monotonic() + self.settings.exchange_seconds)
         self.attempts[task] = self.attempts.get(task, 0) + 1
-        unfinished = self.ledger.unfinished(task)
-        if unfinished is not None:
-            omega = unfinished.omega
-        else:
-            omega = task_before(self.store, task) if aware else b""
+        omega = task_before(self.store, task) if aware else b""
         content, number = self._content(task, omega), next_number(self.store, task)
         attempt = make_attempt(self.store, task, number, content)
         self.sums.open(attempt, content, omega, limit)
@@ -237,14 +233,13 @@ class SecureRound(Round):
         """Note what is spent by sums that are about to be revealed, also by those without noise.
 
         One that no longer fits the budget is given up: others were revealed since it was opened.
-        One that was revealed already is charged here only if the ledger has lost its charge.
         """
         for task, opened in list(self.sums.sums.items()):
             if opened.state.stage not in (Stage.REVEAL, None):
                 continue
-            if reason := self.ledger.charge(opened, self.settings.total_epsilon):
+            if reason := charge(self.store.database, opened, self.settings.total_epsilon):
                 self.attempts[task] = MAX_ATTEMPTS
-                self.sums.fail(task, reason, uncharged=True)
+                self.sums.fail(task, reason)
 
     def _ask(self, offer: dict[str, Any], limit: float) -> None:
         """Send every node what it is asked now. Nodes with nothing new are left alone."""
@@ -273,39 +268,17 @@ class SecureRound(Round):
             except Refused as reason:
                 log.warning("%s, %s: %s", client, name, reason)
                 self.sums.refuse(client, name, str(reason))
-        self._recover_charges(client, fields.get("revealed"))
         refused = fields.get("refused")
         for name, why in (refused if isinstance(refused, Mapping) else {}).items():
             if isinstance(why, Mapping):
                 self._refused(client, str(name), why)
         return []
 
-    def _recover_charges(self, client: str, given: object) -> None:
-        """Charge again what sites have revealed and the ledger has lost.
-
-        One of the sites that may work with the server cannot use up the budget alone.
-        """
-        if self.settings.noise is None or not isinstance(given, list):
-            return
-        try:
-            reported = {read_revealed(entry) for entry in given[:MAX_SETTLED]}
-        except Refused as reason:
-            log.warning("%s: %s", client, reason)
-            return
-        self.revealed[client] = {one for one in reported if client in one[-1]}
-        for lost in self.ledger.missing(self.revealed, helpers(self.settings.min_sites)):
-            number = next_number(self.store, lost.task)
-            terms = lost.epsilon, lost.delta, lost.sites
-            self.store.database.add_charge(lost.task, number, *terms)
-            log.warning("task %s: %s were in a sum that the ledger lacks", lost.task, lost.sites)
-            self.store.events.write("charged again", task=lost.task, epsilon=lost.epsilon)
-
     def _refused(self, client: str, name: str, why: Mapping[str, Any]) -> None:
         """A site does not take part. If it knows a higher attempt, the next one is higher.
 
-        A site is believed once per task and run, and not far above the present number: a lying
-        site can neither keep the server busy nor use up the numbers. It cannot end a sum that
-        others can reveal without it.
+        A site is believed once per task and run, in the first stage, and not far above the present
+        number: a lying site can neither keep the server busy nor use up the numbers nor end a sum.
         """
         self.sums.refuse(client, name, str(why.get("reason")))
         task, last = name.rpartition(".")[0], why.get("number")
@@ -313,18 +286,12 @@ class SecureRound(Round):
         if opened is None or opened.name != name or type(last) is not int:
             return
         ahead, known = last - opened.attempt.number, (client, task)
-        last_stage = opened.state.stage is Stage.REVEAL
-        if last_stage and ahead:
-            opened.gone.add(client)
-        if last_stage and opened.can_be_revealed:
-            return
-        if 0 < ahead <= MAX_AHEAD and known not in self.corrected:
+        first = opened.state.stage is Stage.ADVERTISE
+        if first and 0 < ahead <= MAX_AHEAD and known not in self.corrected:
             self.corrected.add(known)
             next_number(self.store, task, last)
             self.attempts[task] = max(0, self.attempts.get(task, 0) - 1)
             self.sums.fail(task, f"{client} knows attempt {last}")
-        elif last_stage:
-            self.sums.fail(task, f"{client} no longer has it, and too few others do")
 
     def _commit(
         self, opened: OpenSum, total: NDArray[np.uint32], task: str, quorum: Quorum
@@ -332,7 +299,6 @@ class SecureRound(Round):
         """Put a sum into the store as the upload of a cohort, and tell its members."""
         attempt, members = opened.attempt, opened.state.survivors
         receipt = receive_sum(self.store, opened, total)
-        self.ledger.finish(attempt.task)
         self.sums.forget(attempt.task)
         if receipt.code == Code.QUARANTINED:
             self.in_quarantine |= {(member, attempt.task) for member in members}

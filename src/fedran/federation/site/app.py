@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -321,10 +321,6 @@ class Reply:
                 waiting = [*self.site.outbox.waiting(), *self.site.sums.waiting()][-MAX_SETTLED:]
                 client, head = self.site.settings.client, self.site.head_digest()
                 fields = {"client": client, "head": head, "settled": settled, "waiting": waiting}
-                sent = self.site.sums.sent().items()
-                revealed = [[t, asdict(s)] for t, found in sent for s in found if s.members]
-                if revealed:
-                    fields["revealed"] = revealed[-MAX_SETTLED:]
         problems = "; ".join(filter(None, self.problems))
         if problems:
             log.warning("reported to the server: %s", problems)

@@ -17,19 +17,13 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import encode_labels
-from fedran.core.private.dp import Mechanism
+from fedran.core.private.dp import Budget, Mechanism, gaussian_epsilon
 from fedran.core.private.sketch_sums import totals
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.secure import masking
 from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage, helpers
-from fedran.federation.secure.contribution import (
-    Content,
-    SentNoise,
-    encode_contribution,
-    read_sent,
-    spent_epsilon,
-)
+from fedran.federation.secure.contribution import Content, encode_contribution
 from fedran.federation.secure.coordinator import OMEGA
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
 from fedran.federation.site.labels import (
@@ -39,19 +33,19 @@ from fedran.federation.site.labels import (
     describe_unlabelled,
 )
 from fedran.federation.site.settings import SiteSettings
-from fedran.federation.site.sum_files import SumFiles
+from fedran.federation.site.sum_files import SumFiles, spent_epsilon
 from fedran.federation.site.upload import BATCH_ROWS, Site, check_width
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
 CANNOT_ADD = (
-    "this site cannot add its rows to the sum; its own log and status say why, and it refuses this "
-    "task until its operator has run `fedran federation repeat`"
+    "this site cannot add its rows to the sum, and takes part in no sum of this task; its own log "
+    "and status say why; corrected rows need a new task id"
 )
 """All that a server learns if the rows do not fit what it asks for, whatever the reason is."""
 MAX_CONTENTS = 10
-"""Contents and feature maps for which a site makes a contribution to one task, unless its operator
-agrees to more. Each of them tells the server whether the rows fit."""
+"""Contents and feature maps for which a site makes a contribution to one task. Each of them tells
+the server whether the rows fit."""
 MakeVector = Callable[[Offer, Content], None]
 """Writes the contribution of a task to its file, in a process of its own."""
 
@@ -90,37 +84,28 @@ class Participant:
     def answer(self, offer: Offer, request: bytes, content: object, omega: bytes) -> bytes:
         """The answer to one request. It is on disk before it is returned."""
         found = Request.read(request)
-        task = found.attempt.task
-        files, state = self.files, self.files.state(task)
+        task, files = found.attempt.task, self.files
+        before = files.state(task)
         if found.stage is Stage.ADVERTISE:
-            self._prepare(replace(offer, task=task, earlier=()), found.attempt, content, omega)
-            repeat = files.may_repeat(task, state)
-            newest, answer = masking.advertise(
-                request, self.identity, state, min_sites=self.limits.min_sites, repeat=repeat
-            )
-            used = repeat and newest is not state
-            if used:
-                files.set_note(task, code="pending", agreements=files.agreements(task, state))
-            files.save(newest)  # with its number, so the operator's agreement is used up
-            if used:
-                files.path(task, "repeat").unlink()
-            return answer
-        if state is None:
+            least = self.limits.min_sites
+            state, answer = masking.advertise(request, self.identity, before, min_sites=least)
+            if state is not before:
+                self._prepare(replace(offer, task=task, earlier=()), found.attempt, content, omega)
+        elif before is None:
             raise Refused("attempt", "one in which this site takes part", found.attempt.number)
-        if found.stage is Stage.MASK:
-            files.require_made_for(state.attempt)
-            self._check_spending(state.attempt, files.note(task).get("noise"))
-            state, answer = masking.mask(state, request, self.identity, files.vector(task))
-            files.note_sent(state)
+        elif found.stage is Stage.MASK:
+            files.require_made_for(before.attempt)
+            noise = files.note(task).get("noise")
+            self._check_spending(task, noise)
+            state, answer = masking.mask(before, request, self.identity, files.vector(task))
+            files.set_note(task, sent=noise)
         else:
             steps = {
                 Stage.SHARE: masking.share,
                 Stage.CONFIRM: masking.confirm,
                 Stage.REVEAL: masking.reveal,
             }
-            state, answer = steps[found.stage](state, request, self.identity)
-            if found.stage is Stage.REVEAL:
-                files.note_sent(state)
+            state, answer = steps[found.stage](before, request, self.identity)
         files.save(state)
         return answer
 
@@ -133,7 +118,7 @@ class Participant:
         return 0 if state is None else state.attempt.number
 
     def _prepare(self, offer: Offer, attempt: Attempt, given: object, omega: bytes) -> None:
-        """Make the contribution for an attempt, unless it exists.
+        """Make the contribution for an attempt.
 
         Whatever the attempt says about the task must agree with the offer and the content.
         """
@@ -148,50 +133,11 @@ class Participant:
             if getattr(attempt, name) != value:
                 raise Refused(f"{name} of the attempt", str(value), getattr(attempt, name))
         self._check_limits(offer, attempt, content)
-        task, files = offer.task, self.files
-        state, note = files.state(task), files.note(task)
+        note = self.files.note(offer.task)
         if note.get("refused"):
             raise NoContribution(CANNOT_ADD, failed=True)
-        if state is not None and state.attempt == attempt:
-            return
-        if not self._must_repeat(task, content):
-            self._check_questions(attempt, content, note)
-            self._make(offer, attempt, content, omega)
-
-    def _must_repeat(self, task: str, content: Content) -> bool:
-        """Whether the contribution that exists is sent again as it is.
-
-        Others may have revealed a sum with this site's vector. Sent again, it must be the same: the
-        difference would tell what changed, and new noise could be averaged out. This holds also
-        before a request that is refused later: the attempt under way goes on. If the vector cannot
-        be the same, the request is refused.
-        """
-        files, state, note = self.files, self.files.state(task), self.files.note(task)
-        agreement, noise_sent = files.agreements(task, state), read_sent(note)
-        if any(s.agreement < agreement and s.content == content.digest for s in noise_sent):
-            raise Refused(
-                "content",
-                "another draw of noise, because this site agreed to another sum",
-                "one with which it has sent its rows before",
-                hint="the server's owner runs `fedran federation recharge`",
-            )
-        sent = () if state is None else state.sent
-        left = {s.content for s in sent} | {s.content for s in noise_sent}
-        if state is not None and Stage.MASK in state.answers:
-            left.add(state.attempt.content)
-        known = task in (name for name, _ in files.settled())
-        fixed = known or content.digest in left or any(s.survivors for s in sent)
-        if not fixed or files.may_repeat(task, state):
-            return False
-        if note.get("content") != content.digest or not files.path(task, "vector").is_file():
-            raise Refused(
-                "sum",
-                "a task whose sum the server does not have yet",
-                task,
-                hint="two sums differ by what has changed at one site; `fedran federation repeat "
-                "--another-sum` at this site agrees to that",
-            )
-        return True
+        self._check_questions(attempt, content, note)
+        self._make(offer, attempt, content, omega)
 
     def _check_questions(self, attempt: Attempt, content: Content, note: Mapping[str, Any]) -> None:
         """Refuse to try one content after the other.
@@ -209,14 +155,14 @@ class Participant:
                 "content",
                 "the max_rows and at least the classes of the last request for this task",
                 "others",
-                hint="`fedran federation repeat` at this site accepts them",
+                hint="use a new task id",
             )
         if len(_made(note, attempt, content)) > MAX_CONTENTS:
             raise Refused(
                 "content",
                 f"one of the first {MAX_CONTENTS} for this task",
                 "another",
-                hint="`fedran federation repeat` at this site accepts it",
+                hint="use a new task id",
             )
 
     def _make(self, offer: Offer, attempt: Attempt, content: Content, omega: bytes) -> None:
@@ -258,9 +204,9 @@ class Participant:
             _require_at_most("delta", noise.delta, limits.max_delta)
             most = attempt.min_sites - helpers(limits.min_sites)
             _require_at_most("honest sites", noise.honest, most)
-            self._check_spending(attempt, (noise.epsilon, noise.delta))
+            self._check_spending(attempt.task, (noise.epsilon, noise.delta))
 
-    def _check_spending(self, attempt: Attempt, noise: Sequence[float] | None) -> None:
+    def _check_spending(self, task: str, noise: Sequence[float] | None) -> None:
         """Refuse a sum with which this site's rows would spend more than its settings allow.
 
         This is checked before a contribution is made, and again before it leaves: sums of other
@@ -268,15 +214,12 @@ class Participant:
         """
         if noise is None:
             return
-        task, limits, sent = attempt.task, self.limits, self.files.sent()
-        agreement = self.files.agreements(task, self.files.state(task))
-        epsilon, delta = noise
-        new = SentNoise(agreement, attempt.number, attempt.content, epsilon, delta)
-        sent[task] = (*sent.get(task, ()), new)
-        row = spent_epsilon([sent[task]], limits.max_delta)
+        limits, budget = self.limits, Budget(*noise)
+        spent_by_all = {**self.files.sent(), task: budget}
+        row = gaussian_epsilon(budget.mu, limits.max_delta)
         _require_at_most("epsilon of the task's rows", row, limits.max_epsilon)
         if limits.max_total_epsilon is not None:
-            person = spent_epsilon(sent.values(), limits.max_delta)
+            person = spent_epsilon(spent_by_all, limits.max_delta)
             what = "epsilon of a person with one row in every task"
             _require_at_most(what, person, limits.max_total_epsilon)
 

@@ -1,16 +1,16 @@
 """What a site remembers of secure sums: files in ``state/sums/``, one set per task.
 
-``TASK.state`` holds keys, shares and answers of the newest attempt and the ledger of earlier ones,
-``TASK.vector`` this site's contribution, ``TASK.note`` what it contains, what was spent, and the
-receipt. ``TASK.repeat`` says that the operator agreed to another sum.
+``TASK.state`` holds keys, shares and answers of the newest attempt, ``TASK.vector`` this site's
+contribution, ``TASK.note`` what it contains, what was spent, and the receipt.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, check_id, printable
+from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.attempt import Attempt, Stage
-from fedran.federation.secure.contribution import Content, SentNoise, read_sent
-from fedran.federation.secure.site_state import SentVector, SiteState
+from fedran.federation.secure.contribution import Content
+from fedran.federation.secure.site_state import SiteState
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class SumFiles:
         try:
             return SiteState.from_bytes(path.read_bytes())
         except Refused as reason:
-            hint = "`fedran federation repeat --another-sum` at this site begins anew"
+            hint = "give the rows a new task id"
             raise Refused(path.name, "what this site has written", reason.got, hint) from None
 
     def save(self, state: SiteState) -> None:
@@ -61,9 +62,8 @@ class SumFiles:
         """What is known about a task; empty before the first attempt. A damaged one is refused.
 
         ``content``, ``fingerprint`` and ``limits`` of the contribution, or why it was ``refused``;
-        for which contents one was ``made``; its ``noise``, and what was ``sent`` with noise; how
-        many ``agreements`` to another sum were used; ``code``, ``digest`` and ``reason`` of the
-        receipt.
+        for which contents one was ``made``; its ``noise``, as epsilon and delta, and that of the
+        vector that was ``sent``; ``code``, ``digest`` and ``reason`` of the receipt.
         """
         path = self.path(task, "note")
         found = read_json_object(path)
@@ -98,57 +98,13 @@ class SumFiles:
             hint = "another attempt makes it anew"
             raise Refused("contribution", "the one that was made for this attempt", "another", hint)
 
-    def may_repeat(self, task: str, state: SiteState | None) -> bool:
-        """Whether this site's operator agreed to another sum of the task after this attempt."""
-        path, number = self.path(task, "repeat"), 0 if state is None else state.attempt.number
-        return path.is_file() and path.read_bytes() == b"%d" % number
+    def sent(self) -> dict[str, Budget]:
+        """Task -> what its rows with noise have spent. A damaged note is refused.
 
-    def retry(self, task: str) -> tuple[SentVector, ...]:
-        """Try again to add rows that were refused, or with other limits of the server.
-
-        Returns the attempts in which this site has sent its vector. Their rules hold as before.
+        A site's rows are in one sum per task at most, so a later attempt replaces an earlier one.
         """
-        state, note = self.state(task), self.note(task)
-        if state is None and not note.get("refused"):
-            raise FileNotFoundError(f"{task}: no secure sum of this task at this site")
-        self.set_note(task, refused="", limits=[], made=[])
-        return () if state is None else state.sent
-
-    def allow_repeat(self, task: str) -> None:
-        """Take part in another sum of a task, also with other sites or rows, once."""
-        try:
-            state = self.state(task)
-        except Refused:  # it is damaged, and of no use
-            self.set_note(task, refused="", limits=[], made=[])
-            self.path(task, "state").unlink()
-            state = None
-        else:
-            self.retry(task)
-        number = 0 if state is None else state.attempt.number
-        write_atomically(self.path(task, "repeat"), b"%d" % number)
-
-    def agreements(self, task: str, state: SiteState | None) -> int:
-        """How often the operator agreed to another sum, with an agreement that is not used yet."""
-        return int(self.note(task).get("agreements", 0)) + self.may_repeat(task, state)
-
-    def sent(self) -> dict[str, tuple[SentNoise, ...]]:
-        """Task -> the noise that was sent with its rows. A damaged note is refused."""
-        notes = {task: self.note(task) for task in self._notes()}
-        return {task: found for task, note in notes.items() if (found := read_sent(note))}
-
-    def note_sent(self, state: SiteState) -> None:
-        """Note what an answer with a masked vector, or with shares, may reveal of the rows."""
-        attempt, note = state.attempt, self.note(state.attempt.task)
-        if not note.get("noise"):
-            return
-        before, agreement = read_sent(note), int(note.get("agreements", 0))
-        same = [s for s in before if (s.agreement, s.content) == (agreement, attempt.content)]
-        new = SentNoise(agreement, attempt.number, attempt.content, *note["noise"])
-        entry = replace(same[0] if same else new, attempt=attempt.number)
-        if Stage.REVEAL in state.answers:
-            entry = replace(entry, members=state.survivors)
-        others = (s for s in before if s not in same)
-        self.set_note(attempt.task, sent=[asdict(s) for s in (*others, entry)])
+        notes = {task: self.note(task).get("sent") for task in self._notes()}
+        return {task: Budget(*sent) for task, sent in notes.items() if sent}
 
     def settle(self, receipt: Receipt) -> None:
         """Keep the server's receipt, and delete the secrets of a sum that the server has."""
@@ -181,3 +137,13 @@ class SumFiles:
 
     def _notes(self) -> dict[str, dict[str, Any]]:
         return {path.stem: read_json_object(path) for path in self.folder.glob("*.note")}
+
+
+def spent_epsilon(sent: Mapping[str, Budget], delta: float) -> float:
+    """The epsilon of a person with one row in each of these tasks.
+
+    A server keeps a ledger of what was spent, but a dishonest one need not. So a site notes every
+    vector with noise before it leaves, and limits what they spend together. An attempt that gave no
+    sum counts too.
+    """
+    return gaussian_epsilon(composed([budget.mu for budget in sent.values()]), delta)

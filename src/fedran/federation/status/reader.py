@@ -175,7 +175,7 @@ class Reader:
             f"At delta {found.delta:g}, a row has spent at most epsilon {found.row:.3g}. A person "
             f"with one row in {sums} has spent epsilon {found.person:.3g}{most}."
         )
-        if noise is not None and over_budget(ledger, "", (), noise.budget, limit):
+        if noise is not None and over_budget(ledger, "", noise.budget, limit):
             told += " Another task would exceed this and is refused."
         if found.without_noise:
             told += (

@@ -13,7 +13,6 @@ from fedran.federation.protocol.connection import certificate_expiry
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.attempt import STAGES
-from fedran.federation.secure.contribution import spent_epsilon
 from fedran.federation.secure.pinning import PinnedRoster, key_fingerprint, roster_fingerprint
 from fedran.federation.server.schema import SolvedHead
 from fedran.federation.site.outbox import Outbox
@@ -25,7 +24,7 @@ from fedran.federation.site.settings import (
     SitePaths,
     newest_head,
 )
-from fedran.federation.site.sum_files import FOLDER, SumFiles
+from fedran.federation.site.sum_files import FOLDER, SumFiles, spent_epsilon
 from fedran.federation.status.model import Finding, Outcome, SiteStatus, Status
 from fedran.wire.files import folder_bytes, read_json_object
 from fedran.wire.validation import FILE_LIMITS
@@ -152,5 +151,5 @@ def _budget(files: SumFiles, delta: float) -> str:
         return ""
     return (
         "A person with one row in each of these sums has spent epsilon "
-        f"{spent_epsilon(sent.values(), delta):.3g}, by this site's own record."
+        f"{spent_epsilon(sent, delta):.3g}, by this site's own record."
     )
