@@ -94,27 +94,6 @@ def test_the_readme_table_is_measured(results, row, key, params):
     assert shown == [f"{v:.2f}" for v in cifar(results, key, **params)]
 
 
-def test_the_table_of_secure_sums_is_measured(results):
-    text = (ROOT / "docs/explanation/sums.md").read_text()
-    rows = re.findall(r"^\| (\S+), \d+ tasks \| (\d+) \| (.+) \| (.+) \| (.+) \|$", text, re.M)
-    assert len(rows) == 3
-    for backbone, width, *shown in rows:
-        dataset = f"cifar100-{backbone.lower().replace('-', '_').replace('/', '')}"
-        for omega, cell in zip(("blind", "aware", None), shown, strict=True):
-            wanted = {"width": int(width), "omega": omega} if omega else {"out_features": 8192}
-            found = [
-                r
-                for r in results
-                if (r.key, r.dataset) == ("fedran-secure" if omega else "exact", dataset)
-                if r.stream["beta"] == 0.1 and wanted.items() <= r.params.items()
-                if r.seeds["order"] in (1993, 7, 11) and r.stream["clients"] == 5
-            ]
-            newest = {r.seeds["order"]: r for r in sorted(found, key=lambda r: r.date)}.values()
-            means = [np.mean([getattr(r, name) for r in newest]) for name in ("A_avg", "A_T")]
-            assert len(newest) == 3
-            assert cell == f"{means[0]:.2f} / {means[1]:.2f}"
-
-
 def test_the_readme_repeats_the_figures_on_the_vit(results):
     def mean(label, beta, seeds, **params):
         newest = {
