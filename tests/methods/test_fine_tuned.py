@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import fedran  # noqa: E402
-from fedran.bench.run.checkpoint import Checkpoint  # noqa: E402
 from fedran.bench.run.runner import PreparedJob, run  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
 from fedran.methods.analytic.base import AnalyticMethod  # noqa: E402
@@ -160,25 +159,6 @@ def test_all_bytes_count_and_after_task_0_only_those_of_the_method_travel(datase
     assert result.hashes["weights"] == method.weights_hash
     assert result.tasks[1].lam > 0
     assert all(s > 0 for s in result.tasks[0].seconds.client)
-
-
-def test_an_interrupted_run_goes_on(dataset, stream, tmp_path):
-    job = PreparedJob("fedran", tuned(), dataset, stream)
-    straight = run(job)
-    for stop_at in ("task 1, round 2: client-2", "task 1, round 3: client-2", "task 2: solved"):
-        checkpoint = Checkpoint(tmp_path / stop_at[:15], seconds=0)
-
-        def stop(what, stop_at=stop_at):
-            if what.startswith(stop_at):
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run(job, progress=stop, checkpoint=checkpoint)
-        said = []
-        resumed = run(job, progress=said.append, checkpoint=checkpoint)
-        assert any("already done" in what for what in said)
-        assert resumed.acc == straight.acc
-        assert [t.bytes_up for t in resumed.tasks] == [t.bytes_up for t in straight.tasks]
 
 
 def test_clients_without_rows_and_rows_without_labels(dataset, stream):

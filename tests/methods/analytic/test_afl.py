@@ -89,14 +89,6 @@ def test_fewer_rows_than_features_give_the_shortest_solution(seed, d):
     assert f"{len(toy.pooled()[0])} of {d} directions" in head.diagnosis.route
 
 
-@pytest.mark.parametrize("d", [8, 100])
-def test_gamma_does_not_matter_at_the_end(d):
-    toy = make_toy(1, d=d, rows=8)
-    small, usual, large = (toy.play(AFL(gamma)).head.weights for gamma in (0.1, 1.0, 100.0))
-    assert distance(small, usual) < 1e-3
-    assert distance(large, usual) < 1e-3
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("smallest", [1e-2, 1e-3])
 def test_weak_directions_that_rows_really_have_are_kept(seed, smallest):
@@ -148,9 +140,3 @@ def test_a_client_sends_its_own_ridge_which_gamma_does_change():
         assert distance(message.tensors["weights"].T, W) < 1e-4
         sent.append(W)
     assert distance(*sent) > 0.1
-
-
-@pytest.mark.parametrize("gamma", [0.0, -1.0, float("nan")])
-def test_gamma_must_be_positive(gamma):
-    with pytest.raises(ValueError, match="gamma must be positive"):
-        AFL(gamma)

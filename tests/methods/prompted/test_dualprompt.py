@@ -11,7 +11,7 @@ from fedran.methods.trained.training.local_training import ClientRound
 from fedran.methods.trained.training.messages import unpack_tensors
 from fedran.methods.trained.training.rows import Rows
 from helpers.tiny_vit import WIDTH, tiny_vit
-from helpers.toy_training import Rounds, make_tasks, quick
+from helpers.toy_training import Rounds, make_tasks
 
 BOTH = pytest.mark.parametrize("flavour", ["corrected", "as_published"])
 SMALL = {
@@ -123,13 +123,6 @@ def test_a_client_sends_the_prompt_and_the_key_of_the_task_alone(dataset, flavou
         }
 
 
-def test_tasks_start_with_prompts_and_keys_of_their_own(dataset):
-    rounds = Rounds(small(), dataset, make_tasks(dataset))
-    first, second = (rounds.method._open_task(rounds.state, t).weights for t in (0, 1))
-    for name in ("prompts", "keys"):
-        assert not torch.equal(first[name][0], second[name][-1])
-
-
 def test_the_start_is_uniform_with_one_key_per_task_or_one_per_block(dataset):
     sizes = {"general_length": 30, "task_length": 30}
     for flavour, low, high in (("corrected", -0.7, 0.7), ("as_published", 0, 1)):
@@ -160,8 +153,3 @@ def test_more_prompts_than_blocks_are_refused(dataset):
     method = small(general_blocks=2)
     with pytest.raises(ValueError, match="at most 2, the blocks of the network, got 2"):
         Rounds(method, dataset, make_tasks(dataset)).one(0, 0)
-
-
-def test_the_name_says_the_flavour():
-    assert quick("fed-dualprompt").name == "Fed-DualPrompt"
-    assert quick("fed-dualprompt", flavour="as_published").name == "Fed-DualPrompt (as published)"

@@ -59,23 +59,6 @@ def test_division_equals_the_pseudo_inverse(condition):
     torch.testing.assert_close(divide(P, G), wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_directions_that_no_client_has_seen_are_zero():
-    X = torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 0.0]])
-    found = merge([torch.ones(2, 3)], [X.T @ X])
-    torch.testing.assert_close(found, torch.tensor([[1.0, 1.0, 0.0]] * 2))
-
-
-def test_equal_clients_merge_to_themselves(rounds):
-    one, state = method(damping=1.0), rounds.state
-    A = state.weights["down/attn.qkv"]
-    G = torch.eye(WIDTH).expand(DEPTH, WIDTH, WIDTH)
-    torch.testing.assert_close(merge([A, A], [G, 3 * G]), A)
-    B = state.weights["up/mlp.fc1"]
-    D = state.weights["down/mlp.fc1"]
-    torch.testing.assert_close(merge([B, B], [G, G], D), B, atol=1e-5, rtol=1e-3)
-    assert one.first_trained(0, 0).keys() > {"up/attn.qkv", "down/attn.qkv"}
-
-
 def test_damping_acts_beside_the_diagonal():
     G = torch.tensor([[2.0, 4.0], [4.0, 6.0]])
     assert damped(G, 0.5).tolist() == [[2.0, 2.0], [2.0, 6.0]]

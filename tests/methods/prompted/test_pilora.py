@@ -156,12 +156,6 @@ def test_pairs_are_averaged_by_rows(two_tasks):
     assert torch.equal(equal["down"][2], torch.full_like(found["down"][2], 2.5))
 
 
-def test_a_prototype_that_equals_all_class_means_wins():
-    P = torch.stack([torch.zeros(1, 4), torch.ones(1, 4)])
-    found = average_prototypes(P, 0 * P, torch.ones(2, 1, dtype=bool), P[0], 0.01)
-    torch.testing.assert_close(found, P[0])
-
-
 def test_clients_without_rows_of_a_class_have_no_say_in_its_prototype(two_tasks):
     one = method()
     state = one._open_task(two_tasks.state, 2)
@@ -179,12 +173,3 @@ def test_prototypes_start_near_zero_and_pairs_change_nothing(stream, dataset):
     assert 0.05 < started["head.weight"].std() < 0.2
     assert not started["up"].any()
     assert started["down"].any()
-
-
-def test_the_score_of_a_class_is_minus_its_distance(two_tasks):
-    one, rounds = method(), two_tasks
-    X = rounds.data.X_test
-    d = distances(torch.tensor(one.embed(rounds.state, X)), rounds.state.weights["head.weight"])
-    best = np.array(rounds.state.classes)[d.argmin(1)]
-    assert np.array_equal(one.predict(rounds.state, X), best)
-    assert "head.bias" not in rounds.state.weights

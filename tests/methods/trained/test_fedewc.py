@@ -175,24 +175,12 @@ def test_the_penalty_holds_important_weights_at_the_anchor(dataset, seed):
     assert tied < 0.3 * free
 
 
-def test_a_stronger_penalty_keeps_weights_closer_to_the_anchor(dataset):
-    stream = make_tasks(dataset, n_clients=1)
-    moved = [far(s, dataset, stream)[0] for s in (0.0, 1e3, 1e4, 1e5)]
-    assert moved == sorted(moved, reverse=True)
-
-
 def test_fedewc_without_a_penalty_equals_finetune(dataset, stream):
     plain = Rounds(quick("finetune", weight_decay=0.0), dataset, stream).run(3)
     assert same(
         Rounds(quick("fedewc", strength=0.0), dataset, stream).run(3).state.weights,
         plain.state.weights,
     )
-
-
-def test_fedewc_with_a_strong_penalty_differs_from_finetune(dataset, stream):
-    plain = Rounds(quick("finetune", network="small", weight_decay=0.0), dataset, stream).run(2)
-    method = quick("fedewc", network="small", strength=1e5)
-    assert not same(Rounds(method, dataset, stream).run(2).state.weights, plain.state.weights)
 
 
 def test_a_client_without_rows_keeps_its_anchor(dataset, stream):

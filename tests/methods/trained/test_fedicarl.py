@@ -41,13 +41,6 @@ def test_herding_takes_the_best_row_at_every_step(n, count, d, seed):
         chosen.append(row)
 
 
-def test_herding_of_five_numbers():
-    X = torch.tensor([[10.0], [0.0], [4.0], [6.0], [5.5]])
-    assert herd(X, 3).tolist() == [4, 2, 3]
-    assert herd(X, 1).tolist() == [4]
-    assert herd(X, 0).tolist() == []
-
-
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(0, 3000))
 def test_quotas_are_fair_and_add_up(rows, size):
     found = quotas(rows, size)
@@ -204,11 +197,6 @@ def test_published_fedicarl_draws_old_rows_in_every_round(n_old):
     assert torch.equal(first, again)
 
 
-def test_corrected_fedicarl_replays_all_exemplars():
-    rows = quick("fedicarl", memory_size=8).training_rows(client_round(0, 8))
-    assert rows.codes.tolist() == [9] * 4 + list(range(8))
-
-
 def test_published_fedicarl_keeps_every_old_row(dataset, stream):
     rounds = Rounds(quick("fedicarl", flavour="as_published", memory_size=2), dataset, stream)
     for t in range(3):
@@ -291,14 +279,3 @@ def test_malformed_class_sums_are_refused_and_change_nothing(dataset, stream, pa
             {**good, "client-2": pack_tensors("closing", {}, part)},
         )
     assert method.dump(rounds.state) == before
-
-
-def test_exemplars_that_a_small_class_lacks_go_to_the_others():
-    method = quick("fedicarl", memory_size=4, n_rounds=1, epochs=1)
-    state = method.init(Spec(2, ((0, 1),), ("c",)), 0)
-    X = np.random.default_rng(0).random((6, 2)).astype(np.float32)
-    data, memory = ClientData("c", "0", X, np.array([0, 1, 1, 1, 1, 1])), None
-    for r in range(2):
-        memory, sent = method.client(memory, method.broadcast(state, 0, r), data, 0)
-        state = method.aggregate(state, 0, r, {"c": sent})
-    assert len(memory["exemplars"]) == 4

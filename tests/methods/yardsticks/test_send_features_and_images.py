@@ -88,11 +88,6 @@ def test_eight_bits_are_within_half_a_step_of_the_root(seed, kind):
             assert worst > 0.2 * step or len(column) < 10
 
 
-def test_an_empty_client_sends_no_row_in_eight_bits():
-    parts = compand(np.zeros((0, 4), dtype=np.float32))
-    assert expand(parts["rows"], parts["range"]).shape == (0, 4)
-
-
 @pytest.mark.parametrize("images", [IMAGES, IMAGES[:1], []], ids=["several", "one empty", "none"])
 def test_images_come_out_of_the_message_as_they_went_in(images):
     y = [f"k{i % 2}" for i in range(len(images))]

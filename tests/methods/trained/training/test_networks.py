@@ -2,13 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from fedran.methods.registry import make_method
 from fedran.methods.trained.training.networks import (
-    Head,
     build,
     initialise,
 )
@@ -47,12 +45,6 @@ def test_resnet18_has_the_size_that_the_paper_counts(name, classes, parameters):
 def test_the_formula_of_a_network_is_the_papers(key, network, classes, mib):
     method = make_method(key, {"network": network, "n_rounds": 100})
     assert round(method.formula(3, classes) / MIB, 3) == mib
-
-
-@pytest.mark.parametrize(("d", "classes", "rounds"), [(1, 1, 1), (512, 100, 3), (64, 10, 100)])
-def test_the_formula_of_a_head(d, classes, rounds):
-    method = make_method("finetune", {"n_rounds": rounds})
-    assert method.formula(d, classes) == 4 * rounds * (d + 1) * classes
 
 
 NAMES = {"convolution": "0", "normalization": "1"}
@@ -116,23 +108,6 @@ def test_the_stem_of_resnet18_keeps_or_quarters_the_size(name, size, stage):
     with torch.no_grad():
         network.body(torch.zeros(1, 3, size, size))
     assert [tuple(s) for s in seen] == [(1, 64, stage, stage), (1, 512, stage // 8, stage // 8)]
-
-
-@pytest.mark.parametrize("classes", [0, 1, 5])
-@pytest.mark.parametrize("d", [1, 6])
-def test_a_head_is_a_linear_map(classes, d):
-    rng = np.random.default_rng(d)
-    head = Head(d)
-    head.resize(classes)
-    W, b, X = (rng.standard_normal(s).astype("f4") for s in ((classes, d), classes, (7, d)))
-    with torch.no_grad():
-        head.weight.copy_(torch.tensor(W))
-        head.bias.copy_(torch.tensor(b))
-        found = head(torch.tensor(X)).numpy()
-    np.testing.assert_allclose(found, X @ W.T + b, rtol=1e-5, atol=1e-6)
-    kept = head.weight
-    head.resize(classes)
-    assert head.weight is kept
 
 
 def test_initial_weights_follow_hes_rule_and_the_seed():
