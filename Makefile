@@ -40,10 +40,10 @@ bench: .venv/dev  ## speed and memory beside other libraries; writes results/spe
 	$(BIN)/python benchmarks/speed.py
 
 bench-accuracy: .venv/dev  ## the accuracy table on CIFAR-100 features below FEDRAN_DATA, into results/
-	$(BIN)/fedran run configs/paper/accuracy.toml --out results
+	$(BIN)/fedran bench run configs/paper/accuracy.toml --out results
 
 results: .venv/dev  ## docs/results.md and results/report from results/*.jsonl
-	$(BIN)/fedran report results --page docs/results.md
+	$(BIN)/fedran bench report results --page docs/results.md
 
 .venv/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedran needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -60,7 +60,7 @@ results: .venv/dev  ## docs/results.md and results/report from results/*.jsonl
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev,docs,torch,onnx,efficientnet,parquet,report,simulation]'
+	$(PIP) -e '.[dev,docs,torch,onnx,efficientnet,parquet,bench,simulation]'
 	@touch $@ .venv/docs .venv/bare
 
 clean:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import datetime
 
 from choosing import RESULTS, split, training_rows
-from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.catalogue import dataset_title
 from fedran.data.dataset import Dataset
-from fedran.data.stream import make_stream
-from fedran.methods.registry import make_method
+from fedran_bench.methods.registry import make_method
+from fedran_bench.run.runner import PreparedJob, run
+from fedran_bench.streams.stream import make_stream
 
 DATASETS = (
     "cifar100-efficientnet_lite0",

@@ -28,12 +28,12 @@ from pathlib import Path
 import numpy as np
 
 from choosing import RESULTS, Lines
-from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.catalogue import load_dataset
 from fedran.data.dataset import Dataset, as_images
-from fedran.data.stream import make_stream
-from fedran.methods.prompted.base import PromptedMethod
-from fedran.methods.registry import METHODS, make_method
+from fedran_bench.methods.prompted.base import PromptedMethod
+from fedran_bench.methods.registry import METHODS, make_method
+from fedran_bench.run.runner import PreparedJob, run
+from fedran_bench.streams.stream import make_stream
 
 HELD_OUT = 0.2
 STREAM_SEED = 101

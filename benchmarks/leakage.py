@@ -25,11 +25,11 @@ from fedran.core.private.noisy_sums import Release
 from fedran.core.private.sketch_sums import blind_omega, totals
 from fedran.core.solve.nystrom import totals_to_summary
 from fedran.data.catalogue import dataset_title, load_dataset
-from fedran.data.partition import dirichlet
 from fedran.leakage import Leakage, measure
 from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 from fedran.leakage.meter import SEARCHED, SINGLE
 from fedran.wire.sizes import human_bytes
+from fedran_bench.streams.partition import dirichlet
 
 ROOT = Path(__file__).resolve().parent.parent
 DATASETS = ("cifar100-efficientnet_lite0", "cifar100-vit_ti16")

@@ -2,7 +2,7 @@
 
 A page marks a table with a comment that names a dataclass, and with a second comment its end:
 
-    <!-- settings fedran.bench.run.config.StreamSettings -->
+    <!-- settings fedran_bench.run.config.StreamSettings -->
     <!-- end of settings -->
 
 Everything between the two is replaced by a table of the settings of the dataclass. With

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import fedran
-from fedran.bench.results.result import library_versions
+from fedran_bench.results.result import library_versions
 from literal_paper import class_sums, client_svd, merge_svd, subspace_head
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,17 +27,17 @@ import torch
 from numpy.typing import NDArray
 
 from choosing import split, training_rows
-from fedran.data.stream import Stream, make_stream
-from fedran.methods.prompted.base import PromptedMethod
-from fedran.methods.prompted.frozen_vit import Embedded
-from fedran.methods.prompted.lora import pack_symmetric, unpack_symmetric
-from fedran.methods.prompted.lorm import LoRM, damped, merge
-from fedran.methods.prompted.steps import with_rows
-from fedran.methods.protocol import ClientData, Spec
-from fedran.methods.trained.training.fedavg import ServerState
-from fedran.methods.trained.training.lazy_torch import Tensor, Weights
-from fedran.methods.trained.training.local_training import ClientRound
-from fedran.methods.trained.training.weights import average
+from fedran_bench.methods.prompted.base import PromptedMethod
+from fedran_bench.methods.prompted.frozen_vit import Embedded
+from fedran_bench.methods.prompted.lora import pack_symmetric, unpack_symmetric
+from fedran_bench.methods.prompted.lorm import LoRM, damped, merge
+from fedran_bench.methods.prompted.steps import with_rows
+from fedran_bench.methods.protocol import ClientData, Spec
+from fedran_bench.methods.trained.training.fedavg import ServerState
+from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights
+from fedran_bench.methods.trained.training.local_training import ClientRound
+from fedran_bench.methods.trained.training.weights import average
+from fedran_bench.streams.stream import Stream, make_stream
 
 BETA, SEED, PER_TASK = 0.5, 101, 10
 """The seed is none of the seeds of the reported streams."""

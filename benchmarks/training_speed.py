@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedran.methods.protocol import ClientData, Spec
-from fedran.methods.registry import make_method
-from fedran.methods.trained.training.local_training import fast_convolutions
-from fedran.methods.trained.training.messages import pack_tensors, unpack_tensors
-from fedran.methods.trained.training.synthesis import Synthesis, SynthesisPlan
-from fedran.methods.trained.training.weights import student_network, teacher_network
+from fedran_bench.methods.protocol import ClientData, Spec
+from fedran_bench.methods.registry import make_method
+from fedran_bench.methods.trained.training.local_training import fast_convolutions
+from fedran_bench.methods.trained.training.messages import pack_tensors, unpack_tensors
+from fedran_bench.methods.trained.training.synthesis import Synthesis, SynthesisPlan
+from fedran_bench.methods.trained.training.weights import student_network, teacher_network
 
 METHODS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 TASKS, ROUNDS, EPOCHS, CLIENTS, CLASSES = 5, 100, 2, 5, 20

@@ -20,12 +20,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fedran.methods.prompted.base import VIT, PromptedMethod
-from fedran.methods.prompted.frozen_vit import frozen_vit
-from fedran.methods.protocol import ClientData, Spec
-from fedran.methods.registry import METHODS, make_method
-from fedran.methods.trained.training.messages import unpack_tensors
-from fedran.methods.trained.training.rows import as_tensor
+from fedran_bench.methods.prompted.base import VIT, PromptedMethod
+from fedran_bench.methods.prompted.frozen_vit import frozen_vit
+from fedran_bench.methods.protocol import ClientData, Spec
+from fedran_bench.methods.registry import METHODS, make_method
+from fedran_bench.methods.trained.training.messages import unpack_tensors
+from fedran_bench.methods.trained.training.rows import as_tensor
 
 VIT_METHODS = tuple(key for key in METHODS if issubclass(METHODS[key], PromptedMethod))
 IMAGES_PER_RUN = 50_000 * 25

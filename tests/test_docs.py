@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.bench.run.config import parse_config
-from fedran.bench.run.job import jobs
 from fedran.cli.federation import app
-from fedran.cli.main import COMMANDS
+from fedran.cli.main import find_commands
+from fedran_bench.cli.bench import COMMANDS as BENCH
+from fedran_bench.run.config import parse_config
+from fedran_bench.run.job import jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -90,12 +91,14 @@ def test_the_reference_lists_every_command():
     page = (ROOT / "docs/reference/cli.md").read_text()
     cells = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `fedran ")]
     federation = [cell for cell in cells if cell.startswith("| `fedran federation ")]
+    bench = {cell.split()[3].strip("`") for cell in cells if cell.startswith("| `fedran bench ")}
+    assert bench == {*BENCH}
     inside = {name for x in federation for name in re.findall(r"`(?:fedran federation )?(\w+)", x)}
     assert {
         command.name or command.callback.__name__ for command in app.registered_commands
     } == inside
     others = {cell.split()[2].strip("`") for cell in cells if cell not in federation}
-    assert others == {*COMMANDS, "--version"} - {"federation"}
+    assert others == {*find_commands(), "--version"} - {"federation"}
 
 
 def test_the_pages_that_teach_have_examples():

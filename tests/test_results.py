@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedran.bench.report.export import FIRST_MARK, LAST_MARK, markdown
-from fedran.bench.report.pages import load_results, make_pages
-from fedran.bench.results.metrics import client_seconds, server_seconds, task_seconds
+from fedran_bench.report.export import FIRST_MARK, LAST_MARK, markdown
+from fedran_bench.report.pages import load_results, make_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,28 +32,6 @@ def test_the_privacy_page_shows_the_measured_leakage():
         for page in pages:
             rows = [row for row in page.splitlines() if row.startswith(f"| {line['name']} |")]
             assert any(f"{line['auc']:.3f}" in row for row in rows), line["name"]
-
-
-def test_the_costs_of_secure_sums_are_those_measured():
-    page = (ROOT / "results/secure.md").read_text()
-    case = r"^## sketch, M = 8192, s = (\d+): [\d,]+ numbers, (\d+) sites$"
-    total = r".*?^\| \*\*all\*\* \| ([\d.]+) \| ([\d.]+) \|"
-    costs = {
-        (int(s), int(sites)): (float(site), float(server))
-        for s, sites, site, server in re.findall(case + total, page, re.M | re.S)
-    }
-    privacy = (ROOT / "docs/explanation/privacy.md").read_text()
-    (site, server), (site20, server20) = costs[512, 5], costs[512, 20]
-    assert (
-        f"{site:.2f} per site and {server:.2f} at the server more for 5 sites, {site20:.2f} and "
-        f"{server20:.1f} for 20"
-    ) in privacy
-    assert "{:.2f} and {:.1f} for 20 sites".format(*costs[1024, 20]) in privacy
-    explained = " ".join((ROOT / "docs/explanation/secure-sums.md").read_text().split())
-    assert f"a site needs {site20:.2f} s of processor time" in explained
-    assert f"The server needs {server20:.1f} s." in explained
-    (mask,) = re.findall(r"one mask of 10 million numbers takes ([\d.]+) s", page)
-    assert f"a mask takes {mask} s per 10 million numbers" in explained
 
 
 def cifar(results, key, **params):
@@ -94,34 +71,6 @@ def test_the_readme_table_is_measured(results, row, key, params):
     assert shown == [f"{v:.2f}" for v in cifar(results, key, **params)]
 
 
-def test_the_readme_repeats_the_figures_on_the_vit(results):
-    def mean(label, beta, seeds, **params):
-        newest = {
-            r.seeds["order"]: r
-            for r in sorted(results, key=lambda r: r.date)
-            if (r.label, r.dataset, r.stream["beta"]) == (label, "cifar100-vit_ti16", beta)
-            if r.stream["clients"] == 5 and r.seeds["order"] in seeds
-            if params.items() <= r.params.items()
-        }.values()
-        assert len(newest) == len(seeds), label
-        A_avg, A_T = (np.mean([getattr(r, name) for r in newest]) for name in ("A_avg", "A_T"))
-        return f"{A_avg:.2f} / {A_T:.2f}"
-
-    three, one = (1993, 7, 11), (1993,)
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    text = readme.partition("On a Vision Transformer")[2].partition("Speed:")[0]
-    assert re.findall(r"\d\d\.\d\d / \d\d\.\d\d", text) == [
-        mean("FedRAN", 0.5, three, rank=128),
-        mean("LoRM", 0.5, three),
-        mean("LoRM", 0.1, one),
-        mean("Fed-DualPrompt", 0.1, one),
-        mean("FedRAN", 0.1, one, rank=128),
-        mean("Send features, 8 bits", 0.5, three),
-        mean("FedRAN-mixture", 0.5, three, group_size=5),
-        mean("FedRAN (fine-tuned in task 0)", 0.5, one),
-    ]
-
-
 def test_the_budget_table_is_measured(results):
     text = (ROOT / "docs/how-to/budget.md").read_text()
     rows = re.findall(r"^\| ([\d.]+) MiB \| (.+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.M)
@@ -147,21 +96,6 @@ def test_the_budget_table_is_measured(results):
         assert mib == f"{max(r.max_upload for r in found.values()) / 2**20:.2f}"
 
 
-def test_the_readme_states_the_measured_speed_up(results):
-    """Mean seconds of five networks from scratch, scaled to 100 rounds, over FedRAN's."""
-    timed = [r for r in results if r.study == "speedup" and r.side_by_side == 1]
-    (ours,) = (r for r in timed if r.key == "fedran")
-    slow = [r for r in timed if r.params.get("network") == "resnet18"]
-    assert len(slow) == 5
-    mean = np.mean(
-        [client_seconds(r) * 100 / r.params["n_rounds"] + server_seconds(r) for r in slow]
-    )
-    forward = np.mean([np.mean(t.seconds.extraction) for t in ours.tasks])
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"need {mean / task_seconds(ours):.1f} times FedRAN's time" in readme
-    assert f"or {mean / (task_seconds(ours) + forward):.1f} times if the time" in readme
-
-
 def test_every_result_of_one_file_uses_the_same_streams(results):
     streams = {}
     for r in results:
@@ -180,14 +114,3 @@ def test_the_costs_of_a_federation_are_the_measured_ones():
     rows = [line for line in page if line.startswith("| ") and "MiB" in line]
     assert len(rows) >= 4
     assert all(row in measured for row in rows)
-
-
-def test_the_readme_states_what_privacy_costs_on_both_backbones(results):
-    private = [r for r in results if r.study == "privacy"]
-    privacy = " ".join((ROOT / "README.md").read_text().split()).partition("## Privacy")[2]
-    for label in ("FedRAN-dp, epsilon 8", "FedRAN-dp, epsilon 1", "Usual summary"):
-        means = [
-            np.mean([r.A_T for r in private if (r.label, r.dataset) == (label, dataset)])
-            for dataset in ("cifar100-efficientnet_lite0", "cifar100-vit_ti16")
-        ]
-        assert " / ".join(f"{v:.1f}" for v in means) in privacy, label

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from fedran.bench.results.result import STUDIES
 from fedran.settings import Settings, at_least, between
+from fedran_bench.results.result import STUDIES
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "benchmarks" / "settings_reference.py"))
@@ -47,8 +47,8 @@ def test_the_reference_holds_every_setting_with_type_default_and_explanation():
 
 
 def test_a_table_can_leave_out_the_settings_of_another_dataclass():
-    base = "fedran.methods.trained.finetune.Finetune"
-    lines = SCRIPT["table"]("fedran.methods.trained.fedewc.FedEWC", base)
+    base = "fedran_bench.methods.trained.finetune.Finetune"
+    lines = SCRIPT["table"]("fedran_bench.methods.trained.fedewc.FedEWC", base)
     names = [line.split("`")[1] for line in lines[2:]]
     assert names == ["weight_decay", "strength", "flavour"]
 

@@ -26,8 +26,8 @@ import fedran
 assert "site-packages" in fedran.__file__, fedran.__file__
 fedran.Aggregator, fedran.summarize, fedran.encode
 assert not {"sklearn", "torch"} & set(sys.modules), "importing fedran loads heavy libraries"
-import fedran.bench.run.config, fedran.methods.registry, fedran.data.catalogue
-assert "fedran" in fedran.methods.registry.METHODS
+import fedran_bench.run.config, fedran_bench.methods.registry, fedran.data.catalogue
+assert "fedran" in fedran_bench.methods.registry.METHODS
 X = [[0.0, 1.0], [1.0, 0.0]] * 5
 assert fedran.FedRANClassifier(out_features=64).fit(X, ["a", "b"] * 5).score(X, ["a", "b"] * 5) == 1
 print(fedran.__path__[0])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedran.bench import demo
 from fedran.data.catalogue import digits
+from fedran_bench import demo
 
 
 @pytest.fixture(scope="module")

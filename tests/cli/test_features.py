@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedran.bench.run.config import load_config
-from fedran.bench.run.progress import Reporter
-from fedran.bench.run.sweep import execute
 from fedran.cli.main import run
 from fedran.data.catalogue import load_dataset, load_images
 from fedran.data.feature_file import read_feature_file
+from fedran_bench.run.config import load_config
+from fedran_bench.run.progress import Reporter
+from fedran_bench.run.sweep import execute
 
 Image = pytest.importorskip("PIL.Image")
 onnx = pytest.importorskip("onnx")
@@ -67,7 +67,7 @@ def test_features_of_a_folder_are_written_to_a_file(cli, images, model, tmp_path
     assert "8 training and 4 test images of insects" in err
     assert "12/12" in err
     assert "insects-onnx.npz" in out
-    assert "fedran run --method fedran --method fedncm --dataset insects-onnx.npz" in out
+    assert "fedran bench run --method fedran --method fedncm --dataset insects-onnx.npz" in out
     data = read_feature_file(tmp_path / "insects-onnx.npz")
     assert data.X_train.shape == (8, 3)
     assert data.y_train.tolist() == ["ant"] * 4 + ["bee"] * 4

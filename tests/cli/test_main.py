@@ -6,7 +6,9 @@ import sys
 import pytest
 
 import fedran
-from fedran.cli.main import COMMANDS, load_command
+from fedran.cli.main import find_commands
+
+COMMANDS = find_commands()
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,7 @@ from fedran.cli.main import COMMANDS, load_command
         (["nonsense"], "No such command"),
         (["inspct", "x"], "did you mean 'inspect'"),
         (["revise", "x"], "No such command 'revise' (did you mean 'federation revise'?)"),
+        (["run", "x.toml"], "No such command 'run' (did you mean 'bench run'?)"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(cli, arguments, words):
@@ -46,8 +49,8 @@ def test_every_help_page_fits_80_columns_and_describes_every_argument(cli, name)
     assert (code, err) == (0, "")
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "…" not in out
-    command = load_command(name)
-    assert command.help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name]
+    command = COMMANDS[name].load(name)
+    assert command.help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
     assert [(n, p.name) for n, p in arguments_of(command) if not p.help] == []
 
 
@@ -93,7 +96,7 @@ def test_python_m_fedran_is_the_same_command():
 def test_core_wire_and_bench_import_without_terminal_libraries():
     code = (
         "import sys; sys.modules['typer'] = sys.modules['rich'] = None\n"
-        "import fedran, fedran.bench.demo, fedran.methods.registry\n"
+        "import fedran, fedran_bench.demo, fedran_bench.methods.registry\n"
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

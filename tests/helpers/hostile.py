@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from fedran.methods.registry import make_method, settings
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
+from fedran_bench.methods.registry import make_method, settings
 
 SMALL = {"out_features": 24, "rank": 12, "dummies": 4, "rows_per_class": 50, "min_group": 1}
 NAN, INF = float("nan"), float("inf")

@@ -1,6 +1,6 @@
 """Reporters for tests of sweeps: one records every call, one interrupts the sweep."""
 
-from fedran.bench.run.progress import Reporter
+from fedran_bench.run.progress import Reporter
 
 
 class Listener(Reporter):

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from fedran.bench.results.result import Result, Seconds, TaskRecord
+from fedran_bench.results.result import Result, Seconds, TaskRecord
 
 VERSIONS = {"fedran": "0.2.0", "numpy": "2.0.0", "scipy": "1.0.0"}
 

@@ -1,6 +1,6 @@
 """A sweep of four small runs, and the figures of its results that do not depend on time."""
 
-from fedran.bench.results.result import read_results
+from fedran_bench.results.result import read_results
 
 CONFIG = """
 dataset = "digits"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr
 
-from fedran.methods.protocol import ClientData, Spec
+from fedran_bench.methods.protocol import ClientData, Spec
 
 TASKS = ((0, 1, 2), (3, 4), (1, 5))
 """Classes of each task: new ones arrive later, and class 1 comes back."""

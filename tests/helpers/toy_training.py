@@ -4,9 +4,9 @@ import numpy as np
 
 from fedran.data.dataset import Dataset, as_images, image_dataset
 from fedran.data.images import ArrayImages, ImageSet
-from fedran.data.stream import Stream, Task
-from fedran.methods.protocol import ClientData, Spec
-from fedran.methods.registry import make_method, settings
+from fedran_bench.methods.protocol import ClientData, Spec
+from fedran_bench.methods.registry import make_method, settings
+from fedran_bench.streams.stream import Stream, Task
 
 QUICK = {
     "n_rounds": 2,

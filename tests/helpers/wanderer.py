@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedran.bench.results.result import Seconds
 from fedran.data.dataset import Dataset
-from fedran.data.stream import make_stream
-from fedran.methods.protocol import Claims
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
+from fedran_bench.methods.protocol import Claims
+from fedran_bench.results.result import Seconds
+from fedran_bench.streams.stream import make_stream
 
 ROUNDS = 3
 CLIENTS = 3

@@ -115,7 +115,7 @@ def features(
     typer.echo(f"{printable(str(path))}: {human_bytes(path.stat().st_size)}")
     typer.echo(f"kept for the next run in {printable(str(kept))}")
     file = shlex.quote(printable(str(path)))
-    typer.echo(f"next: fedran run --method fedran --method fedncm --dataset {file}")
+    typer.echo(f"next: fedran bench run --method fedran --method fedncm --dataset {file}")
 
 
 def _triple(name: str, text: str | None) -> tuple[float, float, float] | None:

@@ -4,71 +4,75 @@ from __future__ import annotations
 
 import sys
 import traceback
-from importlib import import_module
+from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import click
 import typer
 
 import fedran
+from fedran.cli.lazy import Command, LazyGroup
 from fedran.core.errors import nearest, printable
 
-COMMANDS = {
-    "demo": "Compare five methods on scikit-learn's digits. Takes some seconds.",
-    "plan": "Find the message for a byte budget, or the costs of a rank.",
-    "inspect": "Show the content of a file: sizes, classes, accounts, fingerprint.",
-    "leak": "Attack a message with the rows that it was made of, and show what the attacks find.",
-    "methods": "List the methods of the benchmark, or show all about some of them.",
-    "run": "Run an experiment or a sweep. Runs that are already done are skipped.",
-    "report": "Print a verdict and the accuracies of all results in a folder, "
-    "and write them as pages.",
-    "features": "Compute the features of images once and write them to a file.",
-    "predict": "Predict the labels of rows of features with a saved head.",
-    "federation": "Create, run and watch a federation of sites on Flower.",
+OWN = {
+    "features": Command(
+        "Compute the features of images once and write them to a file.", "fedran.cli.features"
+    ),
+    "predict": Command(
+        "Predict the labels of rows of features with a saved head.", "fedran.cli.predict"
+    ),
+    "plan": Command(
+        "Find the message for a byte budget, or the costs of a rank.", "fedran.cli.plan"
+    ),
+    "inspect": Command(
+        "Show the content of a file: sizes, classes, accounts, fingerprint.", "fedran.cli.inspect"
+    ),
+    "leak": Command(
+        "Attack a message with the rows that it was made of, and show what the attacks find.",
+        "fedran.cli.leak",
+    ),
+    "federation": Command(
+        "Create, run and watch a federation of sites on Flower.", "fedran.cli.federation"
+    ),
 }
-"""The first sentence of each command in the order of the help page, which imports no command."""
+"""Every command with the first sentence of its help, in the order of the help page."""
+GROUP = "fedran.commands"
+"""Entry points of installed packages that add commands: mappings like ``OWN``."""
 
 
-def load_command(name: str) -> click.Command:
-    """The command of this name: the function ``name``, or ``app``, of ``fedran.cli.name``."""
-    module = import_module(f"fedran.cli.{name}")
-    app = getattr(module, "app", None)
-    if app is None:
-        app = typer.Typer(add_completion=False)
-        app.command(name)(getattr(module, name))
-    command = typer.main.get_command(app)
-    command.name = name
-    return command
+def find_commands() -> Mapping[str, Command]:
+    """Our commands after those of installed packages, of which none can replace one of ours."""
+    added: dict[str, Command] = {}
+    for point in entry_points(group=GROUP):
+        added.update(point.load())
+    return {**added, **OWN}
 
 
-class LazyCommands(typer.core.TyperGroup):
-    """Imports the module of a command when it is used, so that every command starts fast."""
+class Commands(LazyGroup):
+    """All commands. The answer to a name that stands in a group names the group."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names of all commands."""
-        return list(COMMANDS)
+    def table(self) -> Mapping[str, Command]:
+        """The commands in the order of the help page."""
+        return find_commands()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The name and the first sentence of a command, for the help page."""
-        if cmd_name not in COMMANDS:
-            close, below = nearest(cmd_name, COMMANDS), load_command("federation")
-            if isinstance(below, click.Group) and cmd_name in below.commands:
-                close = f" (did you mean 'federation {cmd_name}'?)"
+        found = super().get_command(ctx, cmd_name)
+        if found is None:
+            close = nearest(cmd_name, self.list_commands(ctx))
+            for name in ("federation", "bench"):
+                group = self.table()[name].load(name) if name in self.table() else None
+                if isinstance(group, click.Group) and cmd_name in group.list_commands(ctx):
+                    close = f" (did you mean '{name} {cmd_name}'?)"
             ctx.fail(f"No such command {cmd_name!r}{close}")
-        return click.Command(cmd_name, help=COMMANDS[cmd_name])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is about to run."""
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, load_command(str(name)), rest
+        return found
 
 
 app = typer.Typer(
     name="fedran",
     help="Federated continual classification without training.",
-    cls=LazyCommands,
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

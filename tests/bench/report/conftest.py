@@ -14,7 +14,7 @@ def full_report():
     """A report of all kinds of methods. Two of its results carry long and hostile texts."""
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
-    from fedran.bench.report.pages import make_report
+    from fedran_bench.report.pages import make_report
 
     runs = [made_up(**m, beta=b, seed=s) for m in METHODS for b in (0.1, 1.0) for s in (1, 2)]
     hostile = made_up("odd", HOSTILE, sends=HOSTILE, machine=HOSTILE, config=HOSTILE, seed=1)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fedran.bench.report.export import (
+from fedran_bench.report.export import (
     FIRST_MARK,
     LAST_MARK,
     csv_table,
@@ -19,8 +19,8 @@ from fedran.bench.report.export import (
     text_table,
     update_markdown,
 )
-from fedran.bench.report.pages import all_tables, make_pages
-from fedran.bench.report.tables import Cell, Column, Table
+from fedran_bench.report.pages import all_tables, make_pages
+from fedran_bench.report.tables import Cell, Column, Table
 from helpers.made_up import METHODS, made_up
 
 TABLE = Table(

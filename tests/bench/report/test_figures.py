@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedran.bench.report.figures import (
+from fedran_bench.report.figures import (
     MOST,
     charts,
     method_styles,
@@ -14,9 +14,9 @@ from fedran.bench.report.figures import (
     pareto_front,
     render,
 )
-from fedran.bench.report.pages import load_results
-from fedran.bench.report.verdict import main_setting
-from fedran.bench.results.grouping import comparisons, groups
+from fedran_bench.report.pages import load_results
+from fedran_bench.report.verdict import main_setting
+from fedran_bench.results.grouping import comparisons, groups
 from helpers.made_up import METHODS, made_up
 from helpers.made_up_trained import scratch
 

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedran.bench.report import pages
-from fedran.bench.report.pages import experiment_name, load_results, make_pages, make_report
 from fedran.cli.main import run
+from fedran_bench.report import pages
+from fedran_bench.report.pages import experiment_name, load_results, make_pages, make_report
 from helpers.made_up import METHODS, made_up, studies, write
 
 pytest.importorskip("matplotlib")
@@ -175,12 +175,12 @@ def test_the_name_is_that_of_the_only_configuration_or_of_the_folder():
 def test_without_jinja2_the_error_says_what_to_install(monkeypatch):
     pages._environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ImportError, match="extra 'report'"):
+    with pytest.raises(ImportError, match="extra 'bench'"):
         make_report([made_up()])
 
 
 def one_line_error(capsys, *arguments):
-    assert run(["report", *map(str, arguments)]) == 2
+    assert run(["bench", "report", *map(str, arguments)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "Traceback" not in error

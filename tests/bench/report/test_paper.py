@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedran.bench.report.paper import paper_figures, printed_for
-from fedran.bench.results.grouping import Setting
+from fedran_bench.report.paper import paper_figures, printed_for
+from fedran_bench.results.grouping import Setting
 
 RESNET, VIT = paper_figures()["resnet18"], paper_figures()["vit"]
 SETTING = Setting("cifar100-efficientnet_lite0", 5, 5, "dirichlet", 1.0, 0.1)

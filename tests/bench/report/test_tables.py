@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedran.bench.report.tables import command, command_table, comparison_table, method_table
-from fedran.bench.results.grouping import groups
+from fedran_bench.report.tables import command, command_table, comparison_table, method_table
+from fedran_bench.results.grouping import groups
 from helpers.made_up import made_up
 from helpers.made_up_trained import heads, scratch
 
@@ -89,7 +89,7 @@ def test_commands_are_listed_once_per_machine():
     runs.append(made_up(seed=3, arguments=["c.toml", "--set", "methods=a b"], machine="other"))
     rows = [[c.text for c in row] for row in command_table(runs).rows]
     assert [(row[0], row[2]) for row in rows] == [
-        ("fedran run c.toml", "2"),
-        ("fedran run c.toml --set 'methods=a b'", "1"),
+        ("fedran bench run c.toml", "2"),
+        ("fedran bench run c.toml --set 'methods=a b'", "1"),
     ]
     assert command(made_up(config="")) == "a command that is not recorded"

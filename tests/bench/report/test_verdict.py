@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fedran.bench.report.verdict import (
+from fedran_bench.report.verdict import (
     ANALYTIC,
     HEAD,
     LINES,
@@ -20,7 +20,7 @@ from fedran.bench.report.verdict import (
     quoted,
     verdict,
 )
-from fedran.bench.results.grouping import groups
+from fedran_bench.results.grouping import groups
 from helpers.made_up import METHODS, made_up
 from helpers.made_up_trained import heads, scratch
 from helpers.made_up_vit import vit

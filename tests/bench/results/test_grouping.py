@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedran.bench.results.grouping import by_setting, comparisons, groups
+from fedran_bench.results.grouping import by_setting, comparisons, groups
 from helpers.made_up import made_up
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedran.bench.results import metrics
-from fedran.bench.results.result import Result, Seconds, TaskRecord
+from fedran_bench.results import metrics
+from fedran_bench.results.result import Result, Seconds, TaskRecord
 from helpers.made_up import made_up
 from helpers.made_up_trained import heads, scratch
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from fedran.bench.results.result import (
+from fedran_bench.results.result import (
     ABLATIONS,
     DEFAULT_STUDY,
     STUDIES,
     Result,
     read_results,
 )
-from fedran.bench.run.config import load_config, parse_config
-from fedran.bench.run.progress import PlainReporter
-from fedran.bench.run.sweep import execute
+from fedran_bench.run.config import load_config, parse_config
+from fedran_bench.run.progress import PlainReporter
+from fedran_bench.run.sweep import execute
 from helpers.made_up import made_up
 
 ROOT = Path(__file__).parents[3]

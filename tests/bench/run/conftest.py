@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from fedran.bench.run.config import load_config
-from fedran.bench.run.runner import PreparedJob, run
+from fedran_bench.run.config import load_config
+from fedran_bench.run.runner import PreparedJob, run
 from helpers.small_sweep import CONFIG, TWO_METHODS
 from helpers.wanderer import Wanderer, toy_dataset, toy_stream
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedran.bench.run.checkpoint import Checkpoint
-from fedran.bench.run.runner import PreparedJob, run
-from fedran.methods.registry import make_method
 from fedran.wire.container import pack
+from fedran_bench.methods.registry import make_method
+from fedran_bench.run.checkpoint import Checkpoint
+from fedran_bench.run.runner import PreparedJob, run
 from helpers.wanderer import ROUNDS, Wanderer, stopping, timeless
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedran.bench.run.config import LARGEST_SWEEP, load_config, parse_config
-from fedran.bench.run.job import jobs
-from fedran.data.stream import PARTITIONERS
+from fedran_bench.run.config import LARGEST_SWEEP, load_config, parse_config
+from fedran_bench.run.job import jobs
+from fedran_bench.streams.stream import PARTITIONERS
 from helpers.small_sweep import TWO_METHODS
 
 ROOT = Path(__file__).parents[3]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.bench.run.config import parse_config
-from fedran.bench.run.runner import PreparedJob, run
-from fedran.bench.run.sweep import execute
-from fedran.methods.registry import make_method
+from fedran_bench.methods.registry import make_method
+from fedran_bench.run.config import parse_config
+from fedran_bench.run.runner import PreparedJob, run
+from fedran_bench.run.sweep import execute
 from helpers.listener import Listener
 from helpers.wanderer import Wanderer
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedran.bench.results import metrics
-from fedran.bench.run.runner import PreparedJob, run
-from fedran.data.stream import Stream, Task, make_stream
-from fedran.methods.protocol import ClientData, Spec
-from fedran.methods.registry import make_method
 from fedran.paper import prototype_labels
+from fedran_bench.methods.protocol import ClientData, Spec
+from fedran_bench.methods.registry import make_method
+from fedran_bench.results import metrics
+from fedran_bench.run.runner import PreparedJob, run
+from fedran_bench.streams.stream import Stream, Task, make_stream
 from helpers.wanderer import CLIENTS, ROUNDS, Wanderer, labels_of
 
 

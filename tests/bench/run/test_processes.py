@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from fedran.bench.results.result import read_results
-from fedran.bench.run import machine, processes
-from fedran.bench.run.machine import THREAD_VARIABLES, usable_cores
-from fedran.bench.run.processes import one_line
-from fedran.bench.run.sweep import execute
 from fedran.core.summarize import summarize
+from fedran_bench.results.result import read_results
+from fedran_bench.run import machine, processes
+from fedran_bench.run.machine import THREAD_VARIABLES, usable_cores
+from fedran_bench.run.processes import one_line
+from fedran_bench.run.sweep import execute
 from helpers.listener import Listener, Stopper
 from helpers.small_sweep import BROKEN, CONFIG, measured
 
@@ -70,7 +70,7 @@ def test_an_error_in_a_method_of_the_user_has_its_file_and_line():
 WITH_AFL = CONFIG + '[[method]]\nkey = "afl"\n'
 KILL = """
     import os, signal
-    from fedran.methods.analytic.afl import AFL
+    from fedran_bench.methods.analytic.afl import AFL
 
     AFL.client = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -97,7 +97,7 @@ def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
         monkeypatch.delenv(name, raising=False)
     patched_processes("""
         import json, os, pathlib, threadpoolctl
-        from fedran.methods.analytic.class_means import FedNCM
+        from fedran_bench.methods.analytic.class_means import FedNCM
 
         client = FedNCM.client
 
@@ -151,7 +151,7 @@ def test_an_interrupt_ends_a_long_computation_within_two_seconds(
     """A LAPACK call that holds the interpreter for minutes; the terminal signals the group."""
     patched_processes("""
         import os, pathlib, numpy as np, scipy.linalg
-        from fedran.methods.analytic.afl import AFL
+        from fedran_bench.methods.analytic.afl import AFL
 
         def client(self, *given):
             pathlib.Path(f"pid-{os.getpid()}").touch()

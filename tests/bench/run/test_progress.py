@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedran.bench.run import progress
-from fedran.bench.run.progress import PlainReporter, duration, summary
-from fedran.bench.run.runner import TaskDone
+from fedran_bench.run import progress
+from fedran_bench.run.progress import PlainReporter, duration, summary
+from fedran_bench.run.runner import TaskDone
 from helpers.made_up import made_up
 
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from fedran.bench.results.result import Result, finished, read_results
-from fedran.bench.run import processes
-from fedran.bench.run.checkpoint import Checkpoint
-from fedran.bench.run.sweep import execute
+from fedran_bench.results.result import Result, finished, read_results
+from fedran_bench.run import processes
+from fedran_bench.run.checkpoint import Checkpoint
+from fedran_bench.run.sweep import execute
 from helpers.listener import Listener, Stopper
 from helpers.small_sweep import CONFIG, measured
 

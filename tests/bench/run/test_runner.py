@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.bench.results.result import Result, code_hash
-from fedran.bench.run.runner import PreparedJob, run
 from fedran.data.catalogue import digits
 from fedran.data.dataset import Dataset
-from fedran.data.stream import Stream, Task, make_stream
-from fedran.methods.registry import make_method
+from fedran_bench.methods.registry import make_method
+from fedran_bench.results.result import Result, code_hash
+from fedran_bench.run.runner import PreparedJob, run
+from fedran_bench.streams.stream import Stream, Task, make_stream
 from helpers import wanderer
 from helpers.wanderer import CLIENTS, Wanderer
 

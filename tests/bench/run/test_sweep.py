@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from fedran.bench.results.result import read_results
-from fedran.bench.run import processes
-from fedran.bench.run.sweep import execute, list_runs
 from fedran.data.catalogue import digits
-from fedran.data.stream import make_stream
-from fedran.data.stream_file import load_stream, save_stream
+from fedran_bench.results.result import read_results
+from fedran_bench.run import processes
+from fedran_bench.run.sweep import execute, list_runs
+from fedran_bench.streams.stream import make_stream
+from fedran_bench.streams.stream_file import load_stream, save_stream
 from helpers.listener import Listener
 from helpers.small_sweep import BROKEN, CONFIG, measured
 from helpers.tiny_vit import tiny_vit

@@ -1,1 +1,0 @@
-"""Running methods on streams: runner, metrics, results, the demo."""

@@ -1,0 +1,175 @@
+"""Methods that send class sums alone: FedNCM and FedCOF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.labels import label_array
+from fedran.core.solve.head import Head, make_head
+from fedran.core.solve.ridge import solve_gram
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
+from fedran.wire.container import pack, unpack
+from fedran.wire.validation import FILE_LIMITS
+from fedran_bench.methods.analytic.base import (
+    LARGEST_GRAM,
+    AnalyticMethod,
+    Positive,
+    labelled_rows,
+    pack_uploads,
+    require_range,
+    unit_columns,
+    unpack_uploads,
+)
+from fedran_bench.methods.analytic.feature_maps import Raw
+from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
+
+
+class ClassSumsClient(AnalyticMethod):
+    """Clients that send class sums and counts of their labelled rows, in float32.
+
+    The smallest message from which a classifier can be built; FedCOF sends the same.
+    """
+
+    sends = "class sums of the raw features and counts, float32"
+
+    def formula(self, in_features: int, n_classes: int) -> int:
+        """(d + 1) C x 4 bytes: a mean and a count of every class seen."""
+        return 4 * n_classes * (in_features + 1)
+
+    def client(
+        self, cstate: None, message: bytes, data: ClientData, seed: int
+    ) -> tuple[None, bytes]:
+        """Sums and counts of the labelled rows."""
+        return cstate, pack_sums(ClassSums.from_codes(*labelled_rows(data)), np.float32)
+
+
+@dataclass(frozen=True)
+class FedNCM(ClassSumsClient):
+    """The weight of a class is its normalised mean over all clients. The state is a ClassSums."""
+
+    name = "FedNCM"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "yes: equals class means of the pooled rows"
+
+    def init(self, spec: Spec, seed: int) -> ClassSums:
+        """No class yet."""
+        return ClassSums.empty(spec.in_features)
+
+    def broadcast(self, state: ClassSums, task: int, round_: int) -> bytes:
+        """The class sums and counts so far, in float32."""
+        return pack_sums(state, np.float32) if state else b""
+
+    def aggregate(self, state: ClassSums, task: int, round_: int, uploads: Uploads) -> ClassSums:
+        """Add sums and counts."""
+        return sum((unpack_sums(blob, state.out_features) for blob in uploads.values()), state)
+
+    def predict(self, state: ClassSums, X: NDArray[Any]) -> NDArray[Any]:
+        """The class whose mean has the largest cosine with the row."""
+        if not state:
+            raise ValueError("nothing to predict with: no task was aggregated yet")
+        norms = np.linalg.norm(state.means, axis=0)
+        scores = X @ (state.means / np.where(norms > 0, norms, 1.0)).astype(X.dtype)
+        return label_array(state.classes)[scores.argmax(axis=1)]
+
+    def dump(self, state: ClassSums) -> bytes:
+        """Sums and counts."""
+        return pack_sums(state, np.float64)
+
+    def load(self, blob: bytes, spec: Spec, seed: int) -> ClassSums:
+        """The state that ``dump`` wrote."""
+        return unpack_sums(blob, spec.in_features, "F64")
+
+
+def pack_sums(sums: ClassSums, dtype: type) -> bytes:
+    """A message of kind ``class-sums``: one row of sums and one count per class."""
+    fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
+    return pack("class-sums", fields, {"sums": np.ascontiguousarray(sums.sums.T.astype(dtype))})
+
+
+def unpack_sums(blob: bytes, width: int, dtype: str = "F32") -> ClassSums:
+    """Inverse of ``pack_sums``; refused unless complete, in range and ``width`` wide."""
+    message = unpack(blob, FILE_LIMITS).of_kind("class-sums")
+    classes = message.header.labels("classes", FILE_LIMITS)
+    counts = message.header.integers("counts", len(classes), 1)
+    rows = message.tensor("sums", dtype, (len(classes), width)).astype(np.float64)
+    require_range(rows, "sums", LARGEST_GRAM)
+    return ClassSums(classes, rows.T, tuple(counts))
+
+
+@dataclass(frozen=True)
+class CofState:
+    """All uploads, and the newest head."""
+
+    phi: Raw
+    uploads: tuple[bytes, ...] = ()
+    head: Head | None = None
+
+
+@dataclass(frozen=True)
+class FedCOF(ClassSumsClient):
+    r"""W_c from ``G = sum_c (N_c - 1)(S_c + gamma I) + N m m'`` and the class sums.
+
+    ``S_c = sum_k n_kc (m_kc - m_c)(m_kc - m_c)' / (K_c - 1)`` over the K_c clients that hold
+    class c (zero for one client), m the mean of all rows. The scatter between classes is left
+    out on purpose, as published. (K C) d^2 operations per task.
+    """
+
+    gamma: Positive = 1.0
+    """Shrinkage of every class covariance towards the identity. The published scripts use 0.1 for
+    MobileNetV2 and 1 for SqueezeNet and ViT-B/16."""
+
+    name = "FedCOF"
+    claims = Claims(order_free=True)
+    verified = "yes: equals its formula written out and the weights of the published code"
+
+    def init(self, spec: Spec, seed: int) -> CofState:
+        """No class yet."""
+        return CofState(Raw(spec.in_features))
+
+    def aggregate(self, state: CofState, task: int, round_: int, uploads: Uploads) -> CofState:
+        """Collect the class sums, estimate the covariances, solve."""
+        return self._solved(replace(state, uploads=state.uploads + tuple(uploads.values())))
+
+    def _solved(self, state: CofState) -> CofState:
+        uploads = [unpack_sums(blob, state.phi.in_features) for blob in state.uploads]
+        total = sum(uploads, ClassSums.empty(state.phi.in_features))
+        if not total:
+            return replace(state, head=None)
+        counts = np.array(total.counts, dtype=np.float64)
+        G = np.zeros((total.out_features, total.out_features))
+        for c, n in zip(total.classes, counts, strict=True):
+            holders = [u for u in uploads if c in u]
+            sums = np.array([u[c] for u in holders])
+            G += (n - 1) * scatter(sums, np.array([u.count(c) for u in holders]))
+        mean = np.sum(total.sums, axis=1) / counts.sum()
+        G += counts.sum() * np.outer(mean, mean)
+        lam = self.gamma * float(np.sum(counts - 1)) or self.gamma  # one row per class
+        accounts = Accounts(int(counts.sum()), float(np.trace(G)))
+        solution = solve_gram(np.asfortranarray(G), total.sums, lam)
+        head = make_head(solution, total, lam, accounts)
+        return replace(state, head=unit_columns(head))
+
+    def dump(self, state: CofState) -> bytes:
+        """The uploads; the head follows from them."""
+        return pack_uploads("cof-state", state.uploads)
+
+    def load(self, blob: bytes, spec: Spec, seed: int) -> CofState:
+        """The state that ``dump`` wrote, with its head solved again."""
+        uploads = unpack_uploads("cof-state", blob)
+        return self._solved(replace(self.init(spec, seed), uploads=uploads))
+
+
+def scatter(sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """S_c of one class, (d, d), from the sums (k, d) and counts (k,) of k clients.
+
+    Unbiased where the rows of all clients have the same distribution; zero for one client.
+    """
+    if len(counts) < 2:
+        return np.zeros((sums.shape[1],) * 2)
+    centred = sums / counts[:, None] - sums.sum(axis=0) / counts.sum()
+    return (centred.T * counts) @ centred / (len(counts) - 1)

@@ -1,0 +1,141 @@
+"""FedRAN and FedRAN-SSL as the paper prints them: ``fedran.paper`` behind the method protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from fedran import paper
+from fedran.core._linalg.arrays import Array, to_device, to_numpy
+from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
+from fedran.core.pseudo_labels import PseudoLabels
+from fedran.core.solve.head import Head
+from fedran.core.summary import SAME_CENTER, Summary
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.aggregator import Aggregator
+from fedran.core.sums.class_sums import ClassSums
+from fedran.settings import between
+from fedran.wire.codec import decode
+from fedran.wire.container import pack, unpack
+from fedran.wire.summary_codec import Precision
+from fedran.wire.validation import FILE_LIMITS, plain_accounts
+from fedran_bench.methods.analytic.base import Positive, Width
+from fedran_bench.methods.analytic.fedran import Bits, SummaryClient
+from fedran_bench.methods.protocol import Claims, Spec, Uploads
+
+
+@dataclass(frozen=True)
+class PaperState:
+    """The shared feature map, (V_1:t, sigma_1:t, B_1:t), and the newest head."""
+
+    phi: RandomFeatures
+    total: Summary
+    head: Head | None = None
+
+
+@dataclass(frozen=True)
+class FedRANPaper(SummaryClient):
+    """Algorithm 1 exactly; uploads in float32 (the paper counts 8 bytes per number)."""
+
+    out_features: Width = 8192
+    """M, the number of random features."""
+    rank: Width = 2048
+    """Columns of the factor that a client sends and that the server keeps."""
+    lam: Positive = paper.LAMBDA
+    """The ridge parameter."""
+    precision: Precision = "float32"
+    """Of the factor on the wire."""
+    bits: Bits = 5.0
+    """Bits per value, on average, with mixed precision."""
+    device: str | None = None
+
+    name = "FedRAN-paper"
+    kind = "relu"
+    center = None
+    claims = Claims()
+    verified = "partly: algorithm and bounds tested; the paper's backbone and weights are not here"
+
+    @property
+    def sends(self) -> str:
+        """A truncated factor and class sums."""
+        return f"rank-{self.rank} factor and class sums, {self.precision}"
+
+    def init(self, spec: Spec, seed: int) -> PaperState:
+        """The feature map of this seed; no direction yet."""
+        M = self.out_features
+        nothing = to_device(np.zeros((M, 0)), self.device, "float32")
+        sums = ClassSums.empty(M, self.device)
+        phi = self.random_features(spec.in_features, seed)
+        return PaperState(phi, Summary(nothing, sums, Accounts(), center=None))
+
+    def aggregate(self, state: PaperState, task: int, round_: int, uploads: Uploads) -> PaperState:
+        """Decode and check every upload; merge over clients, then over tasks; solve."""
+        expected = Aggregator(self.out_features, fingerprint=state.phi.fingerprint)
+        summaries = []
+        for client, blob in uploads.items():
+            summary = decode(blob, Summary)
+            expected.check(summary, client=client, task=str(task))
+            if summary.center is not None:
+                raise Refused("center", "None", repr(summary.center), hint=SAME_CENTER)
+            summaries.append(summary)
+        if not summaries:
+            return state
+        merged = paper.spatial(summaries, self.rank, self.device)
+        return self.solved(replace(state, total=paper.temporal(state.total, merged, self.rank)))
+
+    def solved(self, state: PaperState) -> PaperState:
+        """The state with its head; without one before any class was seen."""
+        if not state.total.classes:
+            return replace(state, head=None)
+        return replace(state, head=paper.solve(state.total, self.lam, state.phi.fingerprint))
+
+    def gram(self, state: PaperState) -> tuple[Callable[[Any], Any], Any]:
+        """V diag(sigma^2) V'."""
+        return state.phi, state.total.gram()
+
+    def dump(self, state: PaperState) -> bytes:
+        """V diag(sigma), B and the accounts; the head follows from them."""
+        labelled, rows = state.total.sums.state()
+        fields = {
+            "classes": labelled["classes"],
+            "counts": labelled["counts"],
+            "accounts": plain_accounts(state.total.accounts),
+            "rank": state.total.rank,
+        }
+        return pack("paper-state", fields, {"factor": to_numpy(state.total.factor), "sums": rows})
+
+    def load(self, blob: bytes, spec: Spec, seed: int) -> PaperState:
+        """The state that ``dump`` wrote, and its head solved again."""
+        message = unpack(blob, FILE_LIMITS).of_kind("paper-state")
+        header = message.header
+        classes = header.labels("classes", FILE_LIMITS)
+        counts = tuple(header.integers("counts", len(classes), 1))
+        shape = (self.out_features, header.integer("rank"))
+        rows = message.tensor("sums", "F64", (len(classes), self.out_features))
+        total = Summary(
+            to_device(message.tensor("factor", "F32", shape), self.device),
+            ClassSums(classes, to_device(rows, self.device).T, counts),
+            header.accounts("accounts", totals=True),
+            center=None,
+        )
+        return self.solved(replace(self.init(spec, seed), total=total))
+
+
+@dataclass(frozen=True)
+class FedRANSSL(FedRANPaper):
+    """The same with prototype pseudo-labels, the paper's variant for rows without labels."""
+
+    tau: Annotated[float, between(-1, 1)] = paper.TAU
+    """Least cosine with the class mean."""
+
+    name = "FedRAN-SSL"
+    labels_rows = True
+    verified = "partly: as FedRAN-paper; the rule equals a row-by-row reference"
+
+    def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:
+        """Nearest class mean of the client's own rows, on the backbone's features."""
+        return paper.prototype_labels(Z, y, self.tau)

@@ -1,0 +1,244 @@
+"""FedRAN-secure: clients send totals in fixed point, and the server sees their sum alone."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import Array, to_device
+from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
+from fedran.core.fingerprint import require_same
+from fedran.core.labels import Label, ordered
+from fedran.core.private.sketch_sums import (
+    Totals,
+    aware_omega,
+    blind_omega,
+    omega_codes,
+    omega_from_codes,
+    sketch_width,
+    totals,
+)
+from fedran.core.solve.head import Head
+from fedran.core.solve.nystrom import sketch_ridge, totals_to_summary
+from fedran.core.solve.ridge import Ridge
+from fedran.core.sums.aggregator import Aggregator
+from fedran.wire.codec import decode, encode
+from fedran.wire.container import Container, pack, unpack
+from fedran.wire.fixed_point import FixedPoint, row_bounds, totals_fixed_point, totals_rounding
+from fedran.wire.validation import FILE_LIMITS
+from fedran_bench.methods.analytic.base import (
+    OptionalKind,
+    OptionalPositive,
+    Width,
+    only_labelled,
+    pack_integers,
+    read_integers,
+    require_few_rows,
+)
+from fedran_bench.methods.analytic.fedran import AggregatorMethod, ServerState
+from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
+
+OFFER, UPLOAD, STATE = "totals-offer", "totals", "totals-state"
+Parts: TypeAlias = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+"""Fields and tensors of a message."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """The Omega of one task: from a seed, from 8-bit codes, or none (the Gram itself)."""
+
+    seed: tuple[int, int] | None = None
+    codes: NDArray[np.int8] | None = None
+    step: float = 0.0
+
+    @classmethod
+    def read(cls, message: Container, out_features: int, width: int) -> Sketch:
+        """The one that an offer or a state holds."""
+        if "omega" in message.tensors:
+            codes = message.tensor("omega", "I8", (out_features, width))
+            return cls(None, codes, message.header.number("step"))
+        if message.header.get("omega_seed") is None:
+            return cls()
+        first, second = message.header.integers("omega_seed", 2, 0, 2**32 - 1)
+        return cls((first, second))
+
+    def parts(self) -> Parts:
+        """Fields and tensors of a message."""
+        fields = {"omega_seed": None if self.seed is None else list(self.seed), "step": self.step}
+        return fields, {} if self.codes is None else {"omega": self.codes}
+
+    def omega(self, out_features: int, width: int, device: str | None) -> Array | None:
+        """The matrix, (M, s) float32 on a device; None for the Gram itself."""
+        if self.codes is not None:
+            return to_device(omega_from_codes(self.codes, self.step), device)
+        if self.seed is None:
+            return None
+        return to_device(blind_omega(out_features, width, self.seed), device)
+
+
+@dataclass(frozen=True)
+class SecureState(ServerState):
+    """What the server of an aggregator knows, its seed, and the Omega of the next task."""
+
+    seed: int = 0
+    sketch: Sketch = field(default_factory=Sketch)
+
+
+@dataclass(frozen=True)
+class FedRANSecure(AggregatorMethod):
+    """Class sums, counts, energy and a sketch of the Gram are added in 32-bit integers.
+
+    This is the content of a secure sum without its masks, which cancel: the server adds the
+    integers of all clients modulo 2^32, decodes the sum, and never decodes a single upload. It
+    rebuilds one summary per task by Nystrom's formula.
+    """
+
+    out_features: Width = 8192
+    """M, the number of random features."""
+    kind: OptionalKind = None
+    """Of the random features; none for the kind that the dataset declares."""
+    width: Width = 512
+    """s, the columns of the sketch. From M / 2 on the packed Gram is sent, which is exact."""
+    omega: Literal["aware", "blind"] = "aware"
+    """Columns of Omega: the directions of the previous task, or random ones for every task."""
+    most_rows: Width = 16384
+    """The most rows of one client and task. It fixes the scales before any data is seen."""
+    lam: OptionalPositive = None
+    """The ridge parameter; none for the rule of sketches."""
+    device: str | None = None
+
+    name = "FedRAN-secure"
+    claims = Claims(order_free=True, partition_free=True)
+    verified = "yes: equals the exact Gram where the sketch is as wide as its rank"
+
+    @property
+    def sends(self) -> str:
+        """Totals."""
+        what = "packed Gram" if self._width is None else f"{self.omega} sketch s={self.width}"
+        return f"{what}, class sums, counts, energy: a sum in 32-bit fixed point"
+
+    @property
+    def _width(self) -> int | None:
+        """s, or None for the packed Gram."""
+        return sketch_width(self.width, self.out_features)
+
+    def init(self, spec: Spec, seed: int) -> SecureState:
+        """The feature map of this seed, an empty aggregator, a random Omega."""
+        phi = self.feature_map(spec.in_features, seed)
+        row_bounds(phi.fingerprint)  # a map without them is refused before any client starts
+        sketch = Sketch() if self._width is None else Sketch((seed, 0))
+        return SecureState(spec, phi, self.new_aggregator(phi), seed=seed, sketch=sketch)
+
+    def solve(self, aggregator: Aggregator) -> Head:
+        """The ridge rule of sketches (or the given lambda)."""
+        rule = sketch_ridge(self.out_features)
+        return aggregator.solve(rule if self.lam is None else Ridge.absolute(self.lam))
+
+    def broadcast(self, state: SecureState, task: int, round_: int) -> bytes:
+        """Class list, number of clients and Omega of this task, and the newest head."""
+        head = super().broadcast(state, task, round_)
+        if task >= len(state.spec.task_classes):
+            return head
+        fields, tensors = self._offer(state, task)
+        fields["offer"] = _digest(fields, tensors)
+        return pack(OFFER, fields, {**tensors, "head": head})
+
+    def client(
+        self, cstate: RandomFeatures | None, message: bytes, data: ClientData, seed: int
+    ) -> tuple[RandomFeatures, bytes]:
+        """Map, total, and write as integers."""
+        phi = cstate or self.feature_map(data.X.shape[1], seed)
+        if not message:
+            raise ValueError("FedRAN-secure needs the server's offer, which states the class list")
+        offer = unpack(message, FILE_LIMITS).of_kind(OFFER)
+        require_same(phi.fingerprint, offer.header.fingerprint("fingerprint"), "client and offer")
+        classes = offer.header.labels("classes", FILE_LIMITS)
+        n_sites = offer.header.integer("n_sites", 1)
+        data = only_labelled(data)
+        H = phi(to_device(data.X, self.device))
+        omega = Sketch.read(offer, self.out_features, self.width).omega(
+            self.out_features, self.width, self.device
+        )
+        total = totals(H, data.y, classes, omega)
+        require_few_rows(data, sum(total.sums.counts), self.most_rows)
+        codes = self._fixed_point(phi, classes, n_sites).encode(total.vector(), n_sites)
+        fields = {"offer": offer.header.text("offer", 64)}
+        return phi, pack_integers(UPLOAD, fields, codes)
+
+    def aggregate(
+        self, state: ServerState, task: int, round_: int, uploads: Uploads
+    ) -> ServerState:
+        """Add the integers of all clients, decode the sum, rebuild, absorb, solve."""
+        assert isinstance(state, SecureState)
+        classes = ordered(state.spec.task_classes[task])
+        n_sites = len(state.spec.clients)
+        if len(uploads) > n_sites:
+            raise Refused("uploads", f"at most {n_sites}, as the scales allow", len(uploads))
+        fixed = self._fixed_point(state.phi, classes, n_sites)
+        digest = _digest(*self._offer(state, task))
+        codes = np.zeros(fixed.size, dtype=np.uint32)
+        for blob in uploads.values():
+            message = unpack(blob, FILE_LIMITS).of_kind(UPLOAD)
+            if message.header.text("offer", 64) != digest:
+                raise Refused(
+                    "offer", "an answer to the offer of this task", "one to another offer"
+                )
+            codes += read_integers(message, fixed.size)
+        total = Totals.from_vector(fixed.decode(codes), classes, self.out_features, self._width)
+        summary = totals_to_summary(
+            total,
+            state.sketch.omega(self.out_features, self.width, self.device),
+            state.phi.fingerprint,
+            rounding=totals_rounding(fixed, n_sites),
+            device=self.device,
+        )
+        state.aggregator.absorb(summary, client="sum", task=str(task))
+        sketch = state.sketch
+        if self._width is not None:
+            seed = (state.seed, task + 1)
+            sketch = Sketch(seed)
+            if self.omega == "aware":
+                sketch = Sketch(None, *omega_codes(aware_omega(summary.factor, self.width, seed)))
+        return self.solved(replace(state, sketch=sketch))
+
+    def dump(self, state: ServerState) -> bytes:
+        """The aggregator and the next Omega; the head follows from them."""
+        assert isinstance(state, SecureState)
+        fields, tensors = state.sketch.parts()
+        return pack(STATE, fields, {**tensors, "aggregator": encode(state.aggregator)})
+
+    def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
+        """The state that ``dump`` wrote, with its head solved again."""
+        message = unpack(blob, FILE_LIMITS).of_kind(STATE)
+        loaded = replace(
+            self.init(spec, seed),
+            aggregator=decode(message.stream("aggregator"), Aggregator, device=self.device),
+            sketch=Sketch.read(message, self.out_features, self.width),
+        )
+        return self.solved(loaded)
+
+    def _offer(self, state: SecureState, task: int) -> Parts:
+        fields, tensors = state.sketch.parts()
+        offer = {
+            "classes": list(ordered(state.spec.task_classes[task])),
+            "n_sites": len(state.spec.clients),
+            "fingerprint": dict(state.phi.fingerprint.fields),
+            **fields,
+        }
+        return offer, tensors
+
+    def _fixed_point(
+        self, phi: RandomFeatures, classes: tuple[Label, ...], n_sites: int
+    ) -> FixedPoint:
+        sizes = {"most_rows": self.most_rows, "n_sites": n_sites}
+        return totals_fixed_point(phi.fingerprint, len(classes), self._width, **sizes)
+
+
+def _digest(fields: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> str:
+    """What an upload names, so that answers to another offer are refused."""
+    return hashlib.sha256(pack(OFFER, fields, tensors)).hexdigest()

@@ -1,0 +1,240 @@
+"""Methods on an exact Gram: their messages and server; Exact, Fed3R and STSA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import namespace, to_device, to_numpy
+from fedran.core.solve.head import Head
+from fedran.core.solve.ridge import Ridge
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.class_sums import ClassSums
+from fedran.core.sums.exact_sum import ExactSum
+from fedran.wire.container import Container, pack, unpack
+from fedran.wire.validation import FILE_LIMITS
+from fedran_bench.methods.analytic.base import (
+    LARGEST_GRAM,
+    AnalyticMethod,
+    OptionalKind,
+    OptionalPositive,
+    Positive,
+    Width,
+    labelled_rows,
+    require_range,
+    unit_columns,
+)
+from fedran_bench.methods.analytic.feature_maps import FeatureMap, Projection, Raw, WithBias
+from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
+
+
+@dataclass
+class GramState:
+    """The feature map, the exact sum over all rows, and the newest head."""
+
+    phi: FeatureMap
+    total: ExactSum
+    seed: int = 0
+    lam: float | None = None
+    """The ridge parameter, where the method searched for it."""
+    head: Head | None = None
+
+
+class GramServer(AnalyticMethod):
+    """A server whose state is an exact sum, solved after every task."""
+
+    gram_dtype = "float32"
+    """Of the Gram at the server and in files."""
+    lam: float | None = None
+    """The ridge parameter; none for our rule."""
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """The map that every client applies to the features."""
+        return self.random_features(in_features, seed)
+
+    def init(self, spec: Spec, seed: int) -> GramState:
+        """Nothing seen yet."""
+        phi = self.feature_map(spec.in_features, seed)
+        return GramState(phi, self.new_total(phi), seed)
+
+    def new_total(self, phi: FeatureMap) -> ExactSum:
+        """An empty sum."""
+        return ExactSum(phi.out_features, self.gram_dtype, self.device, stack=False)
+
+    def solve(self, state: GramState) -> Head:
+        """W = (G + lambda I)^-1 B."""
+        lam = self.lam if state.lam is None else state.lam
+        ridge = Ridge() if lam is None else Ridge.absolute(lam)
+        return state.total.solve(ridge, state.phi.fingerprint)
+
+    def solved(self, state: GramState) -> GramState:
+        """The state with its head, where any class was seen."""
+        return replace(state, head=self.solve(state)) if state.total.class_sums else state
+
+    def gram(self, state: GramState) -> tuple[Callable[[Any], Any], Any]:
+        """The Gram itself."""
+        return state.phi, state.total.gram()
+
+    def dump(self, state: GramState) -> bytes:
+        """Gram, sums and accounts; the head follows from them."""
+        counts = list(state.total.class_sums.counts)
+        return _pack("gram-state", state.total, "float64", counts=counts, **{"lambda": state.lam})
+
+    def load(self, blob: bytes, spec: Spec, seed: int) -> GramState:
+        """The state that ``dump`` wrote, with its head solved again."""
+        state = self.init(spec, seed)
+        dtype = "F32" if self.gram_dtype == "float32" else "F64"
+        message = unpack(blob, FILE_LIMITS).of_kind("gram-state")
+        packed, sums, accounts = _parts(message, state.total.out_features, dtype, "F64")
+        counts = message.header.integers("counts", len(sums.classes), 0)
+        state.total.add_packed(packed, replace(sums, counts=tuple(counts)), accounts)
+        lam = message.header.get("lambda")
+        state.lam = None if lam is None else message.header.number("lambda")
+        return self.solved(state)
+
+
+class GramMethod(GramServer):
+    """Every client sends the lower triangle of H'H and its class sums, in float32."""
+
+    sends = "packed (M, M) Gram and class sums, float32"
+
+    def formula(self, in_features: int, n_classes: int) -> int:
+        """(M^2 + M C) x 8 bytes: the full matrix in float64."""
+        M = self.feature_map(in_features, 0).out_features
+        return 8 * (M * M + M * n_classes)
+
+    def client(
+        self, cstate: FeatureMap | None, message: bytes, data: ClientData, seed: int
+    ) -> tuple[FeatureMap, bytes]:
+        """Gram and class sums of the labelled rows."""
+        phi = cstate or self.feature_map(data.X.shape[1], seed)
+        X, classes, codes = labelled_rows(data)
+        total = self.new_total(phi)
+        total.add_rows(phi.blocks(to_device(X, self.device)), classes, codes)
+        return phi, _pack("gram", total, "float32")
+
+    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
+        """Check every upload, then add all, then solve."""
+        M = state.phi.out_features
+        messages = [unpack(blob, FILE_LIMITS).of_kind("gram") for blob in uploads.values()]
+        parts = [_parts(message, M, "F32", "F32") for message in messages]
+        for packed, sums, _ in parts:
+            require_range(packed, "gram", LARGEST_GRAM)
+            require_range(sums.sums, "sums", LARGEST_GRAM)
+        for part in parts:
+            state.total.add_packed(*part)
+        return self.solved(state)
+
+
+def _pack(kind: str, total: ExactSum, sums_dtype: str, **extra: Any) -> bytes:
+    sums, accounts = total.class_sums, total.accounts
+    fields = {
+        "classes": list(sums.classes),
+        "accounts": {"n_rows": accounts.n_rows, "energy": accounts.energy},
+        **extra,
+    }
+    rows = to_numpy(sums.sums).T.astype(sums_dtype, order="C")
+    return pack(kind, fields, {"gram": total.packed_gram(), "sums": rows})
+
+
+def _parts(
+    message: Container, M: int, gram_dtype: str, sums_dtype: str
+) -> tuple[NDArray[Any], ClassSums, Accounts]:
+    """The packed Gram, the class sums and the accounts of a message."""
+    classes = message.header.labels("classes", FILE_LIMITS)
+    packed = message.tensor("gram", gram_dtype, (M * (M + 1) // 2,))
+    rows = message.tensor("sums", sums_dtype, (len(classes), M)).astype(np.float64)
+    section = message.header.section("accounts")
+    accounts = Accounts(section.integer("n_rows"), section.number("energy"))
+    # These messages carry no counts, and no solve needs them.
+    return packed, ClassSums(classes, rows.T, (0,) * len(classes)), accounts
+
+
+@dataclass(frozen=True)
+class Exact(GramMethod):
+    """Nothing compressed, our ridge rule; ``features`` and ``lam`` serve the ablations."""
+
+    out_features: Width = 8192
+    """M, the number of random features."""
+    features: Literal["random", "linear", "raw"] = "random"
+    """Random features, Z P without an activation, or Z itself."""
+    kind: OptionalKind = None
+    """Of the random features; none for the kind that the dataset declares."""
+    lam: OptionalPositive = None
+    """The ridge parameter; none for our rule."""
+    device: str | None = None
+
+    name = "Exact Gram"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "yes: equals the dense joint ridge"
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """Random features, Z P, or Z itself."""
+        if self.features == "raw":
+            return Raw(in_features)
+        if self.features == "linear":
+            return Projection(in_features, self.out_features, seed)
+        return self.random_features(in_features, seed)
+
+
+SMALLEST_NORM = 1e-6
+"""Divides a class whose weights are all zero, as in the published code."""
+
+
+@dataclass(frozen=True)
+class Fed3R(GramMethod):
+    """A = lambda I + sum F'F, b = sum F'Y, W = A^-1 b, F with a column of ones.
+
+    The weights and the bias of each class are divided by the norm of its weights alone.
+    """
+
+    lam: Positive = 0.01
+    """The ridge parameter."""
+    device: str | None = None
+
+    name = "Fed3R"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    sends = "packed (d + 1, d + 1) Gram of the raw features and class sums, float32"
+    verified = "yes: equals a dense reference and the weights of the published code"
+
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
+        """[Z, 1]."""
+        return WithBias(in_features)
+
+    def solve(self, state: GramState) -> Head:
+        """Weights and bias of each class divided by the norm of its weights without the bias."""
+        head = super().solve(state)
+        W = head.weights
+        xp = namespace(W)
+        norms = xp.linalg.vector_norm(W[:-1, :], axis=0, keepdims=True)
+        return replace(head, weights=W / xp.where(norms > 0, norms, SMALLEST_NORM))
+
+
+@dataclass(frozen=True)
+class StsaServer(GramServer):
+    """The server of both forms of STSA: a constant ridge, cosine scores."""
+
+    out_features: Width = 5000
+    """M, the number of random features."""
+    lam: Positive = 1e6
+    """The ridge parameter."""
+    device: str | None = None
+
+    kind = "relu"  # relu(Z P) with P ~ N(0, 1), unscaled
+
+    def solve(self, state: GramState) -> Head:
+        """Its scores are cosines: class weights are normalised (rows of H need not be)."""
+        return unit_columns(super().solve(state))
+
+
+@dataclass(frozen=True)
+class STSA(StsaServer, GramMethod):
+    """As in the published code, without its training of the backbone on the first task."""
+
+    name = "STSA"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "partly: equals a dense reference; backbone training on task 0 left out"

@@ -1,0 +1,384 @@
+"""Configuration files of experiments: their tables, ``--set`` overrides, and sweeps over lists."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fedran.core.errors import nearest, printable
+from fedran.data.rows import LABEL, is_table
+from fedran.settings import Rule, Settings, at_least, check_table, hints, one_line, positive, share
+from fedran.wire.files import read_toml
+from fedran_bench.methods.registry import known_methods, make_method, settings
+from fedran_bench.results.result import DEFAULT_STUDY, require_study
+
+LARGEST_SWEEP = 100_000
+QUICK_STREAM = {"clients": 5, "beta": 0.5}
+"""The stream of a run without a configuration file."""
+NOT_NEGATIVE = Rule(lambda v: 0 <= v < math.inf, "finite and at least 0")
+
+
+@dataclass(frozen=True)
+class StreamSettings(Settings):
+    """The table ``[stream]``: how rows are divided into tasks and clients."""
+
+    tasks: Annotated[int | None, at_least(1)] = None
+    """Number of tasks. The shuffled classes are divided among them. Without it there are 5 tasks,
+    or one per class where there are fewer classes."""
+    clients: Annotated[int | None, at_least(1)] = None
+    """Number of clients in every task. Required unless the partitioner is ``natural``."""
+    partitioner: Literal["dirichlet", "capped", "iid", "natural"] = "dirichlet"
+    """``dirichlet``: each class is divided by p ~ Dirichlet(beta). ``capped``: the same, but a
+    client with N/K rows gets no more, as in the STSA code. ``iid``: equal shares. ``natural``: one
+    client per group of the dataset."""
+    beta: Annotated[float | None, positive] = None
+    """Concentration of the Dirichlet distribution; small values give a skewed split. Required for
+    ``dirichlet`` and ``capped``."""
+    label_rate: Annotated[float, share] = 1.0
+    """Probability with which a row keeps its label."""
+    seed: int = 1993
+    """Seed of the class order and, unless they have their own seeds, of partition and labels."""
+    partition_seed: int | None = None
+    """Separate seed of the partition."""
+    mask_seed: int | None = None
+    """Separate seed of the choice of labelled rows."""
+    file: str | None = None
+    """A stream that ``--streams`` saved. It replaces all other settings of this table."""
+
+
+@dataclass(frozen=True)
+class RunSettings(Settings):
+    """The table ``[run]``: what is measured. Only ``projection_seed`` may be a list."""
+
+    projection_seed: int = 0
+    """Seed of the random features."""
+    gram_error: bool = False
+    """Also compare each method's Gram matrix with the exact one (M^2 n operations per run)."""
+    seconds_per_row: Annotated[float | None, NOT_NEGATIVE] = None
+    """Seconds of the backbone for one row, if the feature file does not state them."""
+
+
+@dataclass(frozen=True)
+class Budgets(Settings):
+    """The table ``[budgets]``: limits. The report says which methods stay below them."""
+
+    bytes: Annotated[float | None, NOT_NEGATIVE] = None
+    """Largest upload of a client in one task."""
+    seconds: Annotated[float | None, NOT_NEGATIVE] = None
+    """Seconds per task: the mean client and the server."""
+    drift: Annotated[float | None, NOT_NEGATIVE] = None
+    """Largest drift of the features."""
+
+
+@dataclass(frozen=True)
+class MethodSettings(Settings):
+    """A table ``[[method]]``. All other keys are settings of the method itself."""
+
+    key: str
+    """The method; ``fedran bench methods`` lists them. ``module:Class`` is a class of your own, which
+    is imported from the Python path or the current folder."""
+    label: Annotated[str | None, one_line] = None
+    """Name of the method in tables; without it, the method's own name."""
+    only: dict[str, Any] = field(default_factory=dict)
+    """Settings of streams, such as ``{ beta = 0.1 }``: the method runs only on these."""
+    task0: dict[str, Any] | None = None
+    """The table ``[method.task0]``: the clients first fine-tune a network in task 0. For analytic
+    methods."""
+
+
+@dataclass(frozen=True)
+class ConfigurationFile(Settings):
+    """The whole file."""
+
+    dataset: str | list[str]
+    """A name, a path to a feature file (.npz), a table (.csv, .parquet) or a folder of images, or a
+    list of those. Paths are looked up in the current folder and below ``FEDRAN_DATA``."""
+    method: list[dict[str, Any]]
+    """The methods, one table ``[[method]]`` each."""
+    name: Annotated[str | None, one_line] = None
+    """Title of the experiment; without it, the name of the file."""
+    study: str = DEFAULT_STUDY
+    """What the runs are for. The report uses it to decide where they are shown."""
+    label_column: str = LABEL
+    """The column of labels in every table among the datasets. All other columns are features."""
+    stream: dict[str, Any] = field(default_factory=dict)
+    """The table ``[stream]``."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """The table ``[run]``."""
+    budgets: dict[str, Any] = field(default_factory=dict)
+    """The table ``[budgets]``."""
+
+
+@dataclass(frozen=True)
+class MethodChoice:
+    """One method with one value per setting, and its name in tables."""
+
+    key: str
+    params: Mapping[str, Any]
+    label: str
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the streams on which it runs. Empty: all streams."""
+
+    def runs_on(self, stream: Mapping[str, Any]) -> bool:
+        """Whether it is to run on a stream with these settings."""
+        return all(stream.get(k) in _as_list(v) for k, v in self.only.items())
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A validated configuration, with every list expanded."""
+
+    name: str
+    study: str
+    """What its runs are for, one of ``STUDIES``."""
+    source: str
+    """The file it was read from, relative to the working folder if it is inside it."""
+    arguments: tuple[str, ...] | None
+    """What follows ``fedran bench run`` in the command; none where no command was given."""
+    datasets: tuple[str, ...]
+    streams: tuple[Mapping[str, Any], ...]
+    """One mapping of settings per stream."""
+    methods: tuple[MethodChoice, ...]
+    label_column: str = LABEL
+    """The column of labels in tables."""
+    projection_seeds: tuple[int, ...] = (0,)
+    gram_error: bool = False
+    seconds_per_row: float | None = None
+    budgets: Mapping[str, float] = field(default_factory=dict)
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read a TOML file, apply ``key=value`` overrides and validate the result.
+
+    The name of the experiment then says what was changed, unless an override sets the name too.
+    """
+    path = Path(path)
+    fields = read_toml(path, "a configuration")
+    try:
+        source = path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        source = path.name  # results are read on other machines, where a full path says nothing
+    own_name = fields.get("name")
+    for text in overrides:
+        override(fields, text)
+    if overrides and fields.get("name") == own_name:
+        changes = "; ".join(text.strip() for text in overrides)
+        fields["name"] = f"{own_name or path.stem} ({changes})"
+    arguments = (source, *(part for text in overrides for part in ("--set", text)))
+    try:
+        return parse_config(fields, source, arguments)
+    except ValueError as reason:
+        raise ValueError(f"{path}: {reason}") from None
+
+
+def dataset_name(dataset: str) -> str:
+    """The name of a dataset in results and tables: a path without folder and suffix.
+
+    >>> dataset_name("digits"), dataset_name("/data/cifar100.npz"), dataset_name("my/photos.v2/")
+    ('digits', 'cifar100', 'photos.v2')
+    """
+    path = Path(dataset)
+    return path.stem if path.suffix == ".npz" or is_table(path) else path.name
+
+
+def load_or_quick(
+    path: Path | None, methods: Sequence[str], datasets: Sequence[str], overrides: Sequence[str]
+) -> Experiment:
+    """The experiment of a command: its file, or its methods and datasets on ``QUICK_STREAM``."""
+    if path is not None:
+        if methods or datasets:
+            raise ValueError(
+                f"{path} lists methods and datasets itself: use --set methods=... and --set "
+                "dataset=... instead of --method and --dataset"
+            )
+        return load_config(path, overrides)
+    if not methods or not datasets:
+        absent = "--method" if datasets else "--dataset" if methods else "--method and --dataset"
+        raise ValueError(f"without CONFIG.toml, {absent} must be given")
+    fields = {
+        "name": f"{', '.join(methods)} on {', '.join(map(dataset_name, datasets))}",
+        "dataset": list(datasets),
+        "stream": dict(QUICK_STREAM),
+        "method": [{"key": key} for key in methods],
+    }
+    for text in overrides:
+        override(fields, text)
+    given = [("--method", m) for m in methods] + [("--dataset", d) for d in datasets]
+    given += [("--set", text) for text in overrides]
+    return parse_config(fields, "", tuple(part for pair in given for part in pair))
+
+
+def parse_config(
+    fields: Mapping[str, Any], source: str = "", arguments: tuple[str, ...] | None = None
+) -> Experiment:
+    """An experiment from plain values. Errors name the setting and, if close, the right one."""
+    _require_method_tables(fields.get("method", []))
+    top = check_table(ConfigurationFile, fields, "the configuration")
+    study = top.get("study", DEFAULT_STUDY)
+    require_study(study)
+    streams = tuple(_streams(top.get("stream", {})))
+    methods = tuple(_methods(top["method"]))
+    if not any(choice.runs_on(s) for choice in methods for s in streams):
+        only = "; ".join(f"{choice.key}: {dict(choice.only)}" for choice in methods)
+        raise ValueError(f"no method runs on this stream. Their tables `only` say: {only}")
+    run = dict(top.get("run", {}))
+    seeds = _as_list(run.pop("projection_seed", 0))
+    check_table(RunSettings, {"projection_seed": seeds}, "[run]", "run.", lists=True)
+    options = check_table(RunSettings, run, "[run]", "run.")
+    datasets = _as_list(top["dataset"])
+    if not datasets:
+        raise ValueError("dataset is an empty list; give at least one value")
+    if "label_column" in top and not any(is_table(Path(name)) for name in datasets):
+        raise ValueError("label_column names a column of a CSV or Parquet file; no dataset is one")
+    return Experiment(
+        name=top.get("name") or Path(source).stem or "experiment",
+        study=study,
+        source=source,
+        arguments=arguments,
+        datasets=tuple(datasets),
+        streams=streams,
+        methods=methods,
+        label_column=top.get("label_column", LABEL),
+        projection_seeds=tuple(seeds),
+        gram_error=options.get("gram_error", False),
+        seconds_per_row=options.get("seconds_per_row"),
+        budgets=check_table(Budgets, top.get("budgets", {}), "[budgets]", "budgets."),
+    )
+
+
+def _streams(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    stream = check_table(StreamSettings, table, "[stream]", "stream.", lists=True)
+    if "file" in stream:
+        if len(stream) > 1:
+            raise ValueError("stream.file replaces all other settings of [stream]; remove them")
+        return [{"file": file} for file in _as_list(stream["file"])]
+    partitioners = _as_list(stream.get("partitioner", "dirichlet"))
+    for name, not_needed_by in (("clients", ("natural",)), ("beta", ("natural", "iid"))):
+        needed_by = [p for p in partitioners if p not in not_needed_by]
+        if stream.get(name) is None and needed_by:
+            raise ValueError(f"[stream] needs the setting {name!r} for partitioner {needed_by[0]}")
+    return list(_combinations({"tasks": None, "seed": 1993, **stream, "partitioner": partitioners}))
+
+
+def _methods(tables: Sequence[Mapping[str, Any]]) -> Iterable[MethodChoice]:
+    if not tables:
+        raise ValueError("expected at least one [[method]]")
+    own = MethodSettings.__dataclass_fields__
+    for table in tables:
+        if "key" not in table:
+            raise ValueError(f"a [[method]] needs a key; one of {', '.join(known_methods())}")
+        common = {name: value for name, value in table.items() if name in own}
+        checked = check_table(MethodSettings, common, "[[method]]", "method.")
+        only, where = checked.get("only", {}), f"only of method {checked['key']!r}"
+        check_table(StreamSettings, only, where, "only.", lists=True)
+        params = {name: value for name, value in table.items() if name not in own}
+        if checked.get("task0") is not None:
+            params["task0"] = list(_combinations(checked["task0"]))
+        for chosen in _combinations(params):
+            method = make_method(checked["key"], chosen)  # validates key, names and values
+            yield MethodChoice(checked["key"], chosen, checked.get("label") or method.name, only)
+
+
+def _combinations(fields: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """The cartesian product over all values that are lists."""
+    choices = [_as_list(v) for v in fields.values()]
+    for name, values in zip(fields, choices, strict=True):
+        if not values:
+            raise ValueError(f"{name} is an empty list; give at least one value")
+    size = math.prod(len(values) for values in choices)
+    if size > LARGEST_SWEEP:
+        raise ValueError(f"the sweep has {size} combinations; at most {LARGEST_SWEEP}")
+    for combination in product(*choices):
+        yield dict(zip(fields, combination, strict=True))
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _require_method_tables(tables: Any) -> None:
+    if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
+        raise ValueError("methods are written as [[method]] tables, each with a key")
+
+
+def override(fields: dict[str, Any], text: str) -> None:
+    """Apply ``key=value``: ``stream.beta=0.5``, ``method.rank=[64,128]``, ``methods=exact,afl``.
+
+    ``method.NAME`` sets NAME for every method that has it, ``method.task0.NAME`` for every method
+    with a table ``task0``. ``methods=`` keeps only these of the methods that the file lists. A
+    value that is not valid TOML is plain text.
+    """
+    key, equals, raw = (part.strip() for part in text.partition("="))
+    if not equals or not key:
+        raise ValueError(f"--set expects key=value, got {printable(text)!r}")
+    if key == "methods":
+        _keep_methods(fields, [k.strip() for k in raw.split(",")])
+        return
+    try:
+        value = tomllib.loads(f"v = {raw}")["v"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        value = raw
+    table, dot, name = key.partition(".")
+    if not dot:
+        _require_no_table(fields, key, text)
+        fields[key] = value
+    elif table == "method":
+        _set_in_methods(fields, name, value)
+    else:
+        target = fields.setdefault(table, {})
+        if not isinstance(target, dict):
+            raise ValueError(f"--set {key}: {table!r} is not a table")
+        target[name] = value
+
+
+def _require_no_table(fields: dict[str, Any], key: str, text: str) -> None:
+    """ValueError if ``key`` alone is a setting of a table, with the table's name to write."""
+    tables = {"stream": StreamSettings, "run": RunSettings, "budgets": Budgets}
+    found = [table for table, kind in tables.items() if key in hints(kind)]
+    _require_method_tables(fields.get("method", []))
+    methods = [table.get("key") for table in fields.get("method", [])]
+    found += ["method" for name in methods if isinstance(name, str) and key in settings(name)]
+    if found and key not in hints(ConfigurationFile):
+        raise ValueError(f"--set {key}: this setting is in a table; write --set {found[0]}.{text}")
+
+
+def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
+    tables = fields.get("method", [])
+    _require_method_tables(tables)
+    listed = list(dict.fromkeys(str(table.get("key")) for table in tables))
+    for key in keys:
+        if key not in listed:
+            raise ValueError(
+                f"--set methods: the file lists no method {key!r}{nearest(key, listed)}; it lists "
+                f"{', '.join(listed)}"
+            )
+    fields["method"] = [table for table in tables if table.get("key") in keys]
+
+
+def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:
+    tables = fields.get("method", [])
+    _require_method_tables(tables)
+    inner, dot, setting = name.partition(".")
+    if dot:
+        stages = [table[inner] for table in tables if isinstance(table.get(inner), dict)]
+        if inner != "task0" or not stages:
+            raise ValueError(f"--set method.{name}: no method here has a table {inner!r}")
+        for stage in stages:
+            stage[setting] = value
+        return
+    known: set[str] = set()
+    for table in tables:
+        if isinstance(table.get("key"), str):
+            own = settings(table["key"])
+            known |= set(own)
+            if name in own:
+                table[name] = value
+    if name not in known:
+        raise ValueError(
+            f"--set method.{name}: no method here has this setting{nearest(name, known)}"
+        )

@@ -1,0 +1,132 @@
+"""One run described by its settings: it can be listed, compared and sent to another process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedran.data.catalogue import load_dataset
+from fedran_bench.methods.registry import make_method
+from fedran_bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice, dataset_name
+from fedran_bench.run.runner import PreparedJob
+from fedran_bench.streams.stream import Stream, make_stream
+from fedran_bench.streams.stream_file import load_stream
+
+USUAL_TASKS = 5
+"""The number of tasks of a stream that does not state it, where there are as many classes."""
+Pairs = tuple[tuple[str, Any], ...]
+"""Settings of a stream that can be hashed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One dataset, stream, method and projection seed of an experiment."""
+
+    experiment: Experiment
+    dataset: str
+    stream: Pairs
+    choice: MethodChoice
+    projection_seed: int
+    device: str | None
+
+    def __str__(self) -> str:
+        plain = {k: v for k, v in self.choice.params.items() if k != "task0"}
+        plain |= self.choice.params.get("task0", {})
+        params = "".join(f", {k.replace('_', ' ')} {v}" for k, v in plain.items())
+        seed = f", projection seed {self.projection_seed}" if self.projection_seed else ""
+        return f"{self.choice.label}{params} on {self.dataset_name} ({_shown(self.stream)}{seed})"
+
+    @property
+    def dataset_name(self) -> str:
+        """The name of the dataset in results and tables."""
+        return dataset_name(self.dataset)
+
+    def prepare(self) -> PreparedJob:
+        """Load the dataset and make stream and method."""
+        return PreparedJob(
+            self.choice.key,
+            make_method(self.choice.key, self.choice.params, self.device),
+            _dataset(self.dataset, self.experiment.label_column),
+            self._stream(),
+            seed=self.projection_seed,
+            label=self.choice.label,
+            study=self.experiment.study,
+            config=self.experiment.source,
+            arguments=self.experiment.arguments,
+            budgets=dict(self.experiment.budgets),
+            gram_error=self.experiment.gram_error,
+            seconds_per_row=self.experiment.seconds_per_row,
+        )
+
+    def _stream(self) -> Stream:
+        file, label = dict(self.stream).get("file"), self.experiment.label_column
+        if file is None:
+            return _made_stream(self.dataset, label, self.stream)
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"{file}: no such file; expected a stream (.json)")
+        return load_stream(file, _dataset(self.dataset, label).y_train)
+
+
+def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
+    """Every combination of dataset, stream, projection seed and method, in that order."""
+    found = [
+        Job(experiment, name, tuple(settings.items()), choice, seed, device)
+        for name in experiment.datasets
+        for settings in experiment.streams
+        for seed in experiment.projection_seeds
+        for choice in experiment.methods
+        if choice.runs_on(settings)
+    ]
+    if len(found) > LARGEST_SWEEP:
+        raise ValueError(f"the sweep has {len(found)} runs; at most {LARGEST_SWEEP}")
+    return found
+
+
+_dataset = lru_cache(maxsize=2)(load_dataset)
+
+
+def clear_data_cache() -> None:
+    """Release the datasets and streams that ``prepare`` keeps for further jobs."""
+    _dataset.cache_clear()
+    _made_stream.cache_clear()
+
+
+@lru_cache(maxsize=16)
+def _made_stream(dataset: str, label: str, settings: Pairs) -> Stream:
+    data, options = _dataset(dataset, label), dict(settings)
+    classes, tasks = len(np.unique(data.y_train)), options.pop("tasks")
+    if tasks is not None and tasks > classes:
+        raise ValueError(
+            f"stream.tasks must lie in 1 .. {classes}, the number of classes of {dataset}, got "
+            f"{tasks}; change it in the file or with --set stream.tasks={min(classes, USUAL_TASKS)}"
+        )
+    return make_stream(
+        data.y_train,
+        n_tasks=tasks or min(classes, USUAL_TASKS),
+        n_clients=options.pop("clients", None),
+        groups=data.groups,
+        **options,
+    )
+
+
+def _shown(settings: Pairs) -> str:
+    """The settings of a stream as text.
+
+    >>> _shown((("tasks", 5), ("partitioner", "iid"), ("label_rate", 0.2), ("seed", 7)))
+    '5 tasks, iid, label rate 0.2, seed 7'
+    """
+    parts = []
+    for name, value in settings:
+        if value is None or (name, value) == ("partitioner", "dirichlet"):
+            continue
+        if name in ("tasks", "clients"):
+            parts.append(f"{value} {name}")
+        elif name == "partitioner":
+            parts.append(str(value))
+        else:
+            parts.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""Tasks and clients: which rows a client has in which task."""

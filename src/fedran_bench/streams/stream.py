@@ -1,0 +1,151 @@
+"""Task streams: which classes arrive when, which client holds which rows, which have labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.labels import Label, canonical, sort_key
+from fedran_bench.streams.partition import Partitioner, Rows, capped, dirichlet, iid, natural
+
+PARTITIONERS = ("dirichlet", "capped", "iid", "natural")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The classes of one task and the training rows of each client."""
+
+    classes: tuple[Label, ...]
+    rows: tuple[Rows, ...]
+    labelled: tuple[NDArray[np.bool_], ...] = ()
+    """Masks of each client's rows that have a label; empty if all rows have one."""
+
+    def has_label(self, client: int) -> NDArray[np.bool_]:
+        """Mask of one client's rows that have a label."""
+        return self.labelled[client] if self.labelled else np.ones(len(self.rows[client]), bool)
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Tasks x clients over one dataset's training rows."""
+
+    tasks: tuple[Task, ...]
+    seeds: dict[str, int]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """How the stream was made: tasks, clients, partitioner, beta, label_rate."""
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients in every task. Some may hold no row."""
+        return len(self.tasks[0].rows)
+
+    def seen(self, task: int) -> tuple[Label, ...]:
+        """All classes of the tasks 0 .. ``task``, in canonical order."""
+        return tuple(sorted((c for t in self.tasks[: task + 1] for c in t.classes), key=sort_key))
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 over classes, rows and masks: equal streams have equal hashes."""
+        text = json.dumps(
+            [
+                [list(t.classes), [r.tolist() for r in t.rows], [m.tolist() for m in t.labelled]]
+                for t in self.tasks
+            ]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_stream(
+    labels: NDArray[Any],
+    *,
+    n_tasks: int,
+    n_clients: int | None = None,
+    beta: float | None = None,
+    seed: int,
+    partitioner: str = "dirichlet",
+    partition_seed: int | None = None,
+    label_rate: float = 1.0,
+    mask_seed: int | None = None,
+    groups: NDArray[Any] | None = None,
+) -> Stream:
+    """A class-incremental stream: shuffled classes are split into tasks, rows over clients.
+
+    ``seed`` draws the class order. The same generator then partitions the rows, class by class in
+    that order. With ``partition_seed`` a second generator partitions them, so that one order can
+    be combined with many partitions. ``mask_seed`` (default: ``seed``) draws which rows keep
+    their label, each with probability ``label_rate``. Rows labelled at a smaller rate are also
+    labelled at a larger one. The partitioner ``natural`` takes its clients from ``groups`` (one
+    entry per row) instead of ``n_clients``.
+
+    >>> s = make_stream(np.repeat([0, 1, 2, 3], 5), n_tasks=2, n_clients=2, beta=1.0, seed=0)
+    >>> [t.classes for t in s.tasks], sum(len(r) for t in s.tasks for r in t.rows)
+    ([(2, 0), (1, 3)], 20)
+    """
+    classes = np.unique(labels)
+    if not 1 <= n_tasks <= len(classes):
+        raise ValueError(
+            f"n_tasks must lie in 1 .. {len(classes)}, the number of classes, got {n_tasks}"
+        )
+    if not 0 < label_rate <= 1:
+        raise ValueError(f"label_rate must lie in (0, 1], got {label_rate!r}")
+    partition = _partitioner(partitioner, n_clients, beta, groups, len(labels))
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(classes))
+    if partition_seed is not None:
+        rng = np.random.default_rng(partition_seed)
+    mask_seed = seed if mask_seed is None else mask_seed
+    tasks = []
+    for t in range(n_tasks):
+        chosen = order[t * len(order) // n_tasks : (t + 1) * len(order) // n_tasks]
+        rows = tuple(partition([np.flatnonzero(labels == classes[c]) for c in chosen], rng))
+        names = tuple(canonical(classes[c]) for c in chosen)
+        tasks.append(Task(names, rows, _masks(rows, label_rate, mask_seed, t)))
+    seeds = {
+        "order": seed,
+        "partition": seed if partition_seed is None else partition_seed,
+        "mask": mask_seed,
+    }
+    settings = {
+        "tasks": n_tasks,
+        "clients": len(tasks[0].rows),
+        "partitioner": partitioner,
+        "beta": beta if partitioner in ("dirichlet", "capped") else None,
+        "label_rate": label_rate,
+    }
+    return Stream(tuple(tasks), seeds, settings)
+
+
+def _partitioner(
+    name: str, n_clients: int | None, beta: float | None, groups: NDArray[Any] | None, n_rows: int
+) -> Partitioner:
+    if name == "natural":
+        if groups is None or len(groups) != n_rows:
+            got = "none" if groups is None else f"{len(groups)} for {n_rows} rows"
+            raise ValueError(f"partitioner 'natural' needs a group for every row, got {got}")
+        return lambda rows, _: natural(rows, groups)
+    if name not in PARTITIONERS:
+        raise ValueError(f"partitioner must be one of {', '.join(PARTITIONERS)}, got {name!r}")
+    if n_clients is None:
+        raise ValueError(f"partitioner {name!r} needs n_clients")
+    if name == "iid":
+        return lambda rows, rng: iid(rows, n_clients, rng)
+    if beta is None:
+        raise ValueError(f"partitioner {name!r} needs beta")
+    chosen = partial(dirichlet if name == "dirichlet" else capped, n_clients=n_clients, beta=beta)
+    return lambda rows, rng: chosen(rows, rng=rng)
+
+
+def _masks(
+    rows: tuple[Rows, ...], rate: float, seed: int, task: int
+) -> tuple[NDArray[np.bool_], ...]:
+    if rate == 1.0:
+        return ()
+    rng = np.random.default_rng([seed, task])
+    return tuple(rng.random(len(r)) < rate for r in rows)
