@@ -26,7 +26,7 @@ EXTRAS = {
     "efficientnet": ("PyTorch, a backbone with weights", "import torch"),
     "onnx": ("onnxruntime, onnx", "import onnxruntime"),
     "parquet": ("pyarrow", "import pyarrow.parquet"),
-    "report": ("matplotlib, Jinja2", "import matplotlib.figure"),
+    "bench": ("matplotlib, Jinja2", "import matplotlib.figure"),
     "flower": ("Flower", "import flwr"),
     "simulation": ("Flower, Ray", "import ray"),
 }

@@ -80,8 +80,8 @@ class MethodSettings(Settings):
     """A table ``[[method]]``. All other keys are settings of the method itself."""
 
     key: str
-    """The method; ``fedran bench methods`` lists them. ``module:Class`` is a class of your own, which
-    is imported from the Python path or the current folder."""
+    """The method; ``fedran bench methods`` lists them. ``module:Class`` is your own class, imported
+    from the Python path or the current folder."""
     label: Annotated[str | None, one_line] = None
     """Name of the method in tables; without it, the method's own name."""
     only: dict[str, Any] = field(default_factory=dict)

@@ -159,7 +159,7 @@ def run(
 
 def _code_hash(kind: type[Any]) -> str | None:
     """Hash of the file of a class from outside this package; None where it has no file."""
-    if kind.__module__.partition(".")[0] == "fedran":
+    if kind.__module__.partition(".")[0] == "fedran_bench":
         return None  # the version of the package covers it
     try:
         file = inspect.getsourcefile(kind)

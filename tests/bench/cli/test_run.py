@@ -9,7 +9,7 @@ import pytest
 from fedran_bench.report.tables import command
 from fedran_bench.results.result import read_results
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DIGITS = str(ROOT / "configs" / "digits.toml")
 FAST = ("--set", "methods=fedncm,afl", "--set", "stream.seed=7")
 
@@ -63,7 +63,14 @@ def test_a_dry_run_lists_every_run_and_leaves_nothing(cli, tmp_path):
 
 def test_a_dry_run_obeys_overrides(cli):
     _, out, _ = cli(
-        "run", DIGITS, "--dry-run", "--set", "methods=fedran", "--set", "method.rank=[3,4,5]"
+        "bench",
+        "run",
+        DIGITS,
+        "--dry-run",
+        "--set",
+        "methods=fedran",
+        "--set",
+        "method.rank=[3,4,5]",
     )
     assert len(out.splitlines()) == 12
     assert "rank 5" in out.splitlines()[-1]
@@ -226,7 +233,7 @@ def test_rows_of_a_table_without_a_label_are_counted_once(cli, tmp_path):
     lines = [f"{i % 3},{i % 7},{'' if i % 10 == 0 else 'ab'[i % 3 % 2]}" for i in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["x,z,label", *lines]))
     words = "t.csv: 6 of 60 rows have no label and are left out"
-    given = ("run", "--method", "fedncm", "--method", "exact", "--dataset", "t.csv")
+    given = ("bench", "run", "--method", "fedncm", "--method", "exact", "--dataset", "t.csv")
     for options in (("--dry-run",), ()):
         code, out, _ = cli(*given, *options)
         assert code == 0
@@ -236,14 +243,14 @@ def test_rows_of_a_table_without_a_label_are_counted_once(cli, tmp_path):
 def test_the_column_of_labels_may_have_another_name(cli, tmp_path):
     lines = [f"{i % 3},{i % 7},{'ab'[i % 3 % 2]}" for i in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["x,z,my kind", *lines]))
-    given = ("run", "--method", "fedncm", "--dataset", "t.csv")
+    given = ("bench", "run", "--method", "fedncm", "--dataset", "t.csv")
     code, out, err = cli(*given)
     words = "t.csv: expected one column label, got the columns x, z, my kind; name the column of "
     assert code == 2
     assert f'{words}labels with --label "my kind"' in " ".join(f"{out} {err}".split())
     assert cli(*given, "--label", "my kind")[0] == 0
     (result,) = read_results([tmp_path / "runs" / "fedncm-on-t.jsonl"])
-    assert result.arguments == [*given[1:], "--set", 'label_column="my kind"']
+    assert result.arguments == [*given[2:], "--set", 'label_column="my kind"']
     code, _, err = cli(
         "bench", "run", "--method", "fedncm", "--dataset", "digits", "--label", "kind"
     )
@@ -252,7 +259,7 @@ def test_the_column_of_labels_may_have_another_name(cli, tmp_path):
 
 def test_uploads_that_are_larger_than_their_rows_are_mentioned_once_at_the_end(cli):
     small = ("--set", "method.rank=4", "--set", "method.out_features=16", "--set", "stream.tasks=1")
-    given = ("run", "--method", "fedran", "--method", "fedncm", "--dataset", "digits")
+    given = ("bench", "run", "--method", "fedran", "--method", "fedncm", "--dataset", "digits")
     code, out, _ = cli(*given)
     assert code == 0
     assert len(re.findall(r"FedRAN: .* MiB of uploads describe 315.5 KiB of rows", out)) == 1
