@@ -150,8 +150,6 @@ def test_unscaled_columns_are_named_with_and_without_an_offer(make, caplog):
 
 def test_the_list_travels_with_the_offer_and_is_part_of_the_fingerprint():
     assert Offer.read(json.loads(json.dumps(LISTED.fields()))) == LISTED
-    older = {k: v for k, v in OFFER.fields().items() if k != "columns"}
-    assert Offer.read(older) == OFFER
     unlisted = fedran.RandomFeatures(6, 48, "relu", 0, source="test")
     assert OFFER.features().fingerprint == unlisted.fingerprint
     settings = ServerSettings("trial", 6, 48, "relu", source="test", columns=list(NAMES))

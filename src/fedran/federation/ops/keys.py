@@ -31,6 +31,7 @@ from fedran.federation.protocol.settings import is_host
 from fedran.wire.files import write_atomically
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
+NODE_KEY, MAX_LINE = "a line such as ecdsa-sha2-nistp384 AAAA...", 1000
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -43,16 +44,20 @@ def make_node_key(path: Path) -> str:
 
 def check_node_key(public: object) -> str:
     """A node's public key, checked."""
-    expected = "a line such as ecdsa-sha2-nistp384 AAAA..."
-    if not isinstance(public, str) or len(public) > 1000:
-        raise Refused("node", expected, type(public).__name__)
+    if not isinstance(public, str) or _public_line(load_node_key(public)) != public:
+        raise Refused("node", NODE_KEY, "something else")
+    return public
+
+
+def load_node_key(public: str) -> ec.EllipticCurvePublicKey:
+    """The key in a line of OpenSSH's format."""
     try:
-        key = load_ssh_public_key(public.encode())
+        key = load_ssh_public_key(public[:MAX_LINE].encode())
     except (ValueError, UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, ec.EllipticCurvePublicKey) or _public_line(key) != public:
-        raise Refused("node", expected, "something else")
-    return public
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise Refused("node", NODE_KEY, "something else")
+    return key
 
 
 def _public_line(key: ec.EllipticCurvePublicKey) -> str:

@@ -11,14 +11,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from fedran.core.errors import Refused
 from fedran.federation.ops import owner
+from fedran.federation.ops.keys import load_node_key
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import APP, ServerPaths
 
@@ -197,13 +194,12 @@ def _free_key(database: Path, key: str) -> None:
     if not database.is_file():
         return
     try:
-        public = load_ssh_public_key(key.encode())
-        pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        pem = load_node_key(key).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         with closing(sqlite3.connect(database, timeout=10.0)) as sql, sql:
             sql.execute(
                 "UPDATE node SET public_key = CAST(node_id AS BLOB) "
                 "WHERE status = 'unregistered' AND public_key = ?",
                 (pem,),
             )
-    except (ValueError, UnsupportedAlgorithm, sqlite3.Error) as reason:
+    except (Refused, sqlite3.Error) as reason:
         log.warning("Flower's record of an earlier node was not changed: %s", reason)

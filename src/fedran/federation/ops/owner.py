@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fedran.core.errors import printable
+from fedran.core.errors import Refused, printable
+from fedran.federation.ops.keys import load_node_key
 from fedran.federation.server.settings import APP, OWNER, ServerPaths
 
 COMPLETED = "finished:completed"
@@ -118,18 +119,13 @@ def list_nodes(paths: ServerPaths) -> list[FlowerNode]:
 
 def register_node(paths: ServerPaths, key: str, name: str) -> str:
     """Let the node with a public key (OpenSSH, an elliptic curve) connect; returns its id."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.proto.control_pb2 import RegisterNodeRequest
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     try:
-        public = load_ssh_public_key(key.encode())
-    except (ValueError, UnsupportedAlgorithm) as reason:
+        public = load_node_key(key)
+    except Refused as reason:
         raise FlowerError(f"the public key of {name} cannot be read: {reason}") from None
-    if not isinstance(public, EllipticCurvePublicKey):
-        raise FlowerError(f"the public key of {name} is not one of an elliptic curve")
     request = RegisterNodeRequest(public_key=public_key_to_bytes(public), name=name)
     with _client(paths, "register a node") as client:
         return str(client.RegisterNode(request).node_id)

@@ -35,14 +35,6 @@ PROTOCOL = 1
 programs that do not know them."""
 MAX_COLUMNS, MAX_COLUMN_NAMES = 10_000, 2**18
 """Columns in a list of their names, and characters of all names."""
-OPTIONAL: dict[str, Any] = {
-    "protocol": 1,
-    "epoch": "",
-    "row_energy": 0.0,
-    "privacy": "none",
-    "columns": [],
-}
-"""Fields of an offer that a server of an earlier version does not send."""
 MAX_SETTLED = 5000
 MAX_SUMS = 1_000_000
 """Largest number of a secure sum of a task."""
@@ -97,7 +89,7 @@ class Offer:
     @classmethod
     def read(cls, fields: object) -> Offer:
         """The offer in a message. Every field is checked, unknown fields are ignored."""
-        header = Header({**OPTIONAL, **read_object(fields, "offer").fields})
+        header = read_object(fields, "offer")
         protocol = header.integer("protocol", 1)
         check_protocol(protocol, "this site", "the server")
         width = header.integer("in_features", 1, MAX_WIDTH)
