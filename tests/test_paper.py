@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedran import paper
 from fedran.core.summarize import summarize
-from helpers.reference import (
+from helpers.core.reference import (
     ROUNDING,
     PaperServer,
     best_rank,

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedran
 from fedran import FederatedScaler, FedRANClassifier, add_pipelines
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 
 @parametrize_with_checks(

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from helpers.recorded_federation import RecordedFederation
+from helpers.federation.recorded_federation import RecordedFederation
 
 LIMIT = 300
 """Seconds for a step of another process, on a machine that is busy with other tests."""

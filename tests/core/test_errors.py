@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core.errors import Refused, printable
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 
 def test_refused_is_a_value_error_that_says_field_expected_got_and_hint():

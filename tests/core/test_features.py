@@ -14,7 +14,7 @@ from fedran.core._linalg.arrays import like
 from fedran.core.errors import Refused
 from fedran.core.features import KINDS, RandomFeatures, largest_row_norm, row_energy_range
 from fedran.core.fingerprint import Fingerprint
-from helpers.reference import quick
+from helpers.core.reference import quick
 from helpers.toy_federation import random_features
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import MAX_FIELDS, Fingerprint, require_same
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 values = st.one_of(
     st.none(), st.booleans(), st.integers(-2, 2), st.sampled_from([0.0, 1.0, 0.5]), st.text()

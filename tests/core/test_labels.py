@@ -15,7 +15,7 @@ from fedran.core.labels import (
     ordered,
     similar_labels,
 )
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 labels = st.one_of(
     st.integers(-(2**63), 2**63 - 1),

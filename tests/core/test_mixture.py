@@ -11,8 +11,8 @@ from fedran.core import mixture as module
 from fedran.core.condense import condense
 from fedran.core.mixture import Mixture
 from fedran.core.summarize import summarize
-from helpers.mixtures import D, phi_of, rows, with_part
-from helpers.reference import quick
+from helpers.core.reference import quick
+from helpers.core.samples import D, phi_of, rows, with_part
 
 KINDS = ("cosine", "hellinger", "relu")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedran.core.pseudo_labels import margin_labels
 from fedran.paper import prototype_labels
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 cases = st.tuples(st.integers(1, 30), st.integers(1, 8), st.integers(0, 2**32 - 1))
 

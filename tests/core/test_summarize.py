@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import Summarizer, summarize
-from helpers.reference import ROUNDING, best_rank, features, frobenius, onehot, quick, spectral
+from helpers.core.reference import ROUNDING, best_rank, features, frobenius, onehot, quick, spectral
 
 centers = st.sampled_from(["class", None])
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(0, 2**32 - 1))

@@ -14,7 +14,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
 from fedran.core.sums.accounts import Accounts
-from helpers.reference import ROUNDING, federations, frobenius, onehot, quick, spectral
+from helpers.core.reference import ROUNDING, federations, frobenius, onehot, quick, spectral
 
 centers = st.sampled_from(["class", None])
 

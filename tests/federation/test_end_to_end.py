@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from helpers.real_federation import federation, wait_for
+from helpers.federation.real_federation import federation, wait_for
 
 SITES = ("site-1", "site-2")
 LOGIN = ("/get-login-details", "/get-auth-tokens", "/refresh-auth-tokens")

@@ -33,8 +33,8 @@ from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import seal
 from fedran.federation.server.settings import APP, OWNER, ServerPaths
 from fedran.federation.server.store import Store
-from helpers.made_federation import same_state
-from helpers.real_federation import Federation, federation, wait_for
+from helpers.federation.made_federation import same_state
+from helpers.federation.real_federation import Federation, federation, wait_for
 
 pytestmark = [
     pytest.mark.faults,

@@ -17,8 +17,8 @@ from fedran.federation.server.cohorts import task_before
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
-from helpers.made_federation import PHI, SETTINGS, D, M, Sites, same_state, upload
-from helpers.made_site import OFFER, rows, site_of, summary_of
+from helpers.federation.made_federation import PHI, SETTINGS, D, M, Sites, same_state, upload
+from helpers.federation.made_site import OFFER, rows, site_of, summary_of
 
 MIXTURES = replace(SETTINGS, message="mixture", snapshot_every=3)
 INPUT = PHI.input_fingerprint

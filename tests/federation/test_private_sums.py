@@ -25,7 +25,13 @@ from fedran.federation.status.reader import Reader
 from fedran.federation.status.site import read_site
 from fedran.federation.status.terminal import print_status
 from fedran.federation.status.web import render_sections
-from helpers.secure_federation import CLASSES, D, PrivateFederation, SecureFederation, rows
+from helpers.federation.secure_federation import (
+    CLASSES,
+    D,
+    PrivateFederation,
+    SecureFederation,
+    rows,
+)
 
 PHI = fedran.RandomFeatures(D, D, "cosine", source="test", projected=False)
 

@@ -1,6 +1,6 @@
 """A dishonest server against real sites: every attack is refused, and reveals nothing.
 
-`make test-faults` runs this test. The attacks are in ``helpers/dishonest_server.py``.
+`make test-faults` runs this test. The attacks are in ``helpers/federation/dishonest_server.py``.
 """
 
 import json
@@ -23,10 +23,10 @@ from fedran.federation.secure.contribution import sum_to_summary
 from fedran.federation.server.cohorts import make_content
 from fedran.federation.server.store import Store
 from fedran.federation.site.sum_files import SumFiles
-from helpers import dishonest_server
-from helpers.dishonest_server import ATTACKS, SITES
-from helpers.real_federation import federation
-from helpers.secure_sums import shows
+from helpers.federation import dishonest_server
+from helpers.federation.dishonest_server import ATTACKS, SITES
+from helpers.federation.real_federation import federation
+from helpers.federation.secure_sums import shows
 
 pytestmark = [
     pytest.mark.faults,

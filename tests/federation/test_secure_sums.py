@@ -17,7 +17,7 @@ pytest.importorskip("flwr")
 from fedran.federation.secure.attempt import STAGES
 from fedran.federation.server.database import Database
 from fedran.federation.status.counts import Stored
-from helpers.real_federation import federation, wait_for
+from helpers.federation.real_federation import federation, wait_for
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedran
-from helpers.wire_messages import AGGREGATORS, CENTER_OF, half_done, summary
+from helpers.wire.messages import AGGREGATORS, CENTER_OF, half_done, summary
 
 
 def upload(seed: int, precision: str = "mixed", **options) -> fedran.Summary:

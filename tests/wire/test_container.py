@@ -9,8 +9,8 @@ import safetensors.numpy
 
 import fedran
 from fedran.wire import container
-from helpers.make_fixtures import golden_aggregator
-from helpers.wire_messages import PRECISIONS, Message, solved_head, summary, tampered
+from helpers.wire.golden import golden_aggregator
+from helpers.wire.messages import PRECISIONS, Message, solved_head, summary, tampered
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedran
-from helpers.wire_messages import (
+from helpers.wire.messages import (
     CENTERS,
     PRECISIONS,
     SMALL,

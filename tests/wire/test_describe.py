@@ -7,8 +7,8 @@ import pytest
 
 import fedran
 from fedran.wire.describe import describe
-from helpers.make_fixtures import golden_aggregator
-from helpers.wire_messages import fixture, summary
+from helpers.wire.golden import golden_aggregator
+from helpers.wire.messages import fixture, summary
 
 
 def described(name: str, tmp_path) -> dict:

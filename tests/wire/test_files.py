@@ -7,7 +7,7 @@ import pytest
 
 import fedran
 from fedran.wire import files
-from helpers.wire_messages import half_done, solved_head, summary
+from helpers.wire.messages import half_done, solved_head, summary
 
 THINGS = {
     fedran.Summary: summary(),

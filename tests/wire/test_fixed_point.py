@@ -21,7 +21,7 @@ from fedran.wire.fixed_point import (
     totals_fixed_point,
     totals_rounding,
 )
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 bounds = st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=4)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
-from helpers.wire_messages import AGGREGATORS, CENTERS, half_done, set_field, summary, tampered
+from helpers.wire.messages import AGGREGATORS, CENTERS, half_done, set_field, summary, tampered
 
 
 @pytest.mark.parametrize("form", AGGREGATORS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedran
-from helpers.wire_messages import (
+from helpers.wire.messages import (
     INF,
     NAN,
     NOT_NUMBERS,

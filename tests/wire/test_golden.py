@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedran
-from helpers.make_fixtures import (
+from helpers.wire.golden import (
     CLASSES,
     COUNTS,
     PRINT,
@@ -21,7 +21,7 @@ from helpers.make_fixtures import (
     golden_head,
     golden_summary,
 )
-from helpers.wire_messages import FIXTURES, Message, fixture
+from helpers.wire.messages import FIXTURES, Message, fixture
 
 
 def test_the_same_input_gives_the_same_bytes_in_another_process():

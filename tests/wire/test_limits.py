@@ -7,7 +7,7 @@ import pytest
 from scipy.linalg import hadamard
 
 import fedran
-from helpers.wire_messages import (
+from helpers.wire.messages import (
     PRECISIONS,
     SMALL,
     Message,

@@ -13,8 +13,8 @@ import fedran
 from fedran.wire.codec import decode, encode
 from fedran.wire.describe import describe
 from fedran.wire.files import load, save
-from helpers.reference import quick
-from helpers.wire_messages import (
+from helpers.core.reference import quick
+from helpers.wire.messages import (
     INF,
     NAN,
     NOT_NUMBERS,

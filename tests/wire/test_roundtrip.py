@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core.sums.class_sums import ClassSums
 from fedran.wire import summary_codec
-from helpers.wire_messages import CENTERS, PRECISIONS, Message, solved_head, summary
+from helpers.wire.messages import CENTERS, PRECISIONS, Message, solved_head, summary
 
 FORMS = [(p, 5.0) for p in PRECISIONS] + [("mixed", b) for b in (2.0, 3.5, 14.0)]
 

@@ -17,7 +17,7 @@ from fedran.wire.sizes import (
     parse_bytes,
     upload_bytes,
 )
-from helpers.wire_messages import CENTERS
+from helpers.wire.messages import CENTERS
 
 
 @pytest.fixture(scope="module", params=["pooled", "gaussian"])

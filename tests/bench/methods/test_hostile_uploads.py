@@ -12,7 +12,7 @@ import pytest
 from fedran_bench.methods.registry import make_method
 from helpers.hostile import INF, NAN, altered, at_first, make
 from helpers.toy_federation import distance, make_toy, with_images
-from helpers.wire_messages import tampered
+from helpers.wire.messages import tampered
 
 METHODS = {
     "gram": ("exact", "stsa", "fed3r"),

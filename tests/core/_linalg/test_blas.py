@@ -13,7 +13,7 @@ from fedran.core._linalg.blas import (
     symmetric,
     unpack_lower,
 )
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 LAYOUTS = {
     "rows": np.ascontiguousarray,

@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 
 from fedran.core._linalg import kmeans
 from fedran.core._linalg.kmeans import group_rows
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 
 def inertia(X, groups):

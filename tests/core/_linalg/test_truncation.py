@@ -14,7 +14,7 @@ from fedran.core._linalg.truncation import (
     leading_of_gram,
     square_factor,
 )
-from helpers.reference import ROUNDING, best_rank, frobenius, quick, spectral
+from helpers.core.reference import ROUNDING, best_rank, frobenius, quick, spectral
 
 sizes = st.tuples(st.integers(1, 14), st.integers(1, 24), st.integers(0, 2**32 - 1))
 

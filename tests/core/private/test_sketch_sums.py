@@ -15,8 +15,8 @@ from fedran.core.private.sketch_sums import (
     section_sizes,
     totals,
 )
-from helpers.reference import features, onehot, quick
-from helpers.summed_sites import CLASSES, dtypes, pooled, seeds, sites
+from helpers.core.reference import features, onehot, quick
+from helpers.core.samples import CLASSES, dtypes, pooled, seeds, sites
 
 
 @quick

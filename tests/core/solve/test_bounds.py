@@ -10,7 +10,7 @@ from fedran.core.solve.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.aggregator import Aggregator
-from helpers.reference import federations, quick, ridge
+from helpers.core.reference import federations, quick, ridge
 
 FLOAT32 = 4e-7
 """Heads are stored in float32."""

@@ -14,7 +14,7 @@ import fedran
 from fedran.core.solve.calibration import EDGES, SCORE_RANGE, Calibration, leave_one_out
 from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.exact_sum import ExactSum
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 sizes = st.tuples(st.integers(1, 60), st.integers(1, 6), st.integers(0, 2**32 - 1))
 

@@ -12,7 +12,7 @@ from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Diagnosis, Head
 from fedran.core.summarize import summarize
 from fedran.core.sums.aggregator import Aggregator
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 FINE = Diagnosis("test", 1.0, 0.0, 1, 1.0, 1.0, 0.0, 0.0, 0.0)
 

@@ -12,8 +12,8 @@ from fedran.core.private.sketch_sums import Totals, blind_omega, totals
 from fedran.core.solve.nystrom import RoundingErrors, sketch_ridge, totals_to_summary
 from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.accounts import Accounts
-from helpers.reference import features, onehot, quick, spectral
-from helpers.summed_sites import CLASSES, dtypes, pooled, seeds, sites
+from helpers.core.reference import features, onehot, quick, spectral
+from helpers.core.samples import CLASSES, dtypes, pooled, seeds, sites
 
 
 def within(H, y):

@@ -10,7 +10,7 @@ import fedran
 from fedran.core._linalg import blas
 from fedran.core.solve.ridge import Ridge, solve_gram, solve_stack, spectral_norm
 from fedran.core.sums.accounts import Accounts
-from helpers.reference import quick, spectral
+from helpers.core.reference import quick, spectral
 
 problems = st.tuples(
     st.integers(1, 20), st.integers(1, 25), st.integers(1, 4), st.integers(0, 2**32 - 1)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core.sums.accounts import Accounts, Loss
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 MAXIMA = {"eta_loc", "eta_merge", "merges"}
 counts = st.integers(0, 1000)

@@ -18,8 +18,8 @@ from fedran.core.solve.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.aggregator import Aggregator
-from helpers.reference import features, federations, quick, ridge
-from helpers.small_summary import MODES, summary
+from helpers.core.reference import features, federations, quick, ridge
+from helpers.core.samples import MODES, summary
 
 
 def snapshot(agg):

@@ -6,8 +6,8 @@ import pytest
 from fedran.core.solve.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.sums.aggregator import Aggregator
-from helpers.reference import features
-from helpers.small_summary import MODES, summary
+from helpers.core.reference import features
+from helpers.core.samples import MODES, summary
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])

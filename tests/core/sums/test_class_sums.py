@@ -10,7 +10,7 @@ from fedran.core.errors import Refused
 from fedran.core.labels import sort_key
 from fedran.core.sums import class_sums as module
 from fedran.core.sums.class_sums import ClassSums, sum_by_code
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 LABELS = [0, 1, 10, 2, "1", "a", "b", None]
 parts = st.lists(st.lists(st.sampled_from(LABELS), max_size=9), min_size=1, max_size=5)

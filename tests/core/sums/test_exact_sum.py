@@ -17,7 +17,7 @@ from fedran.core.sums import exact_sum
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 from fedran.core.sums.exact_sum import ExactSum
-from helpers.reference import features, federations, onehot, quick, ridge
+from helpers.core.reference import features, federations, onehot, quick, ridge
 
 
 def add_all(total, H, y, block=5):

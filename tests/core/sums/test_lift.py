@@ -14,8 +14,8 @@ from fedran.core.errors import Refused
 from fedran.core.sums import exact_sum
 from fedran.core.sums.aggregator import Aggregator
 from fedran.core.sums.exact_sum import ExactSum
-from helpers.mixtures import M, phi_of, rows, with_part
-from helpers.reference import quick
+from helpers.core.reference import quick
+from helpers.core.samples import M, phi_of, rows, with_part
 
 KINDS = ("cosine", "hellinger", "relu")
 

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 import fedran
 from fedran.core.sums.scale import MOST, SHARE, SMALL, small_rows, unequal_scales
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 
 @quick

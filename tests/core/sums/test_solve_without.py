@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedran
-from helpers.mixtures import D, rows
+from helpers.core.samples import D, rows
 
 KINDS = ["summary", "mixture", "both"]
 

@@ -12,7 +12,7 @@ from fedran.core._linalg.arrays import check_weights
 from fedran.core.labels import encode_labels
 from fedran.core.summarize import summarize
 from fedran.core.sums.exact_sum import ExactSum
-from helpers.reference import quick
+from helpers.core.reference import quick
 
 
 def learned(H, y, weights=None):

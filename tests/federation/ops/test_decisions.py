@@ -13,7 +13,7 @@ from fedran.federation.server.head import update_head
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import Store
 from fedran.federation.status.reader import Reader
-from helpers.made_federation import Sites, upload
+from helpers.federation.made_federation import Sites, upload
 
 SITES = ("site-1", "site-2")
 MARGIN = 2.0

@@ -30,7 +30,7 @@ from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.sqlite_file import StoreDamaged
 from fedran.federation.server.store import Store
 from fedran.federation.status.reader import Reader
-from helpers.made_federation import Sites, same_state, upload
+from helpers.federation.made_federation import Sites, same_state, upload
 
 SITES = ("site-1", "site-2", "site-3")
 TASKS = ("may", "june", "july")

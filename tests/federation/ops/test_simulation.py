@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("ray")
 
 from fedran.federation.ops import tasks
-from helpers.real_federation import Federation
+from helpers.federation.real_federation import Federation
 
 
 @pytest.mark.waits

@@ -23,7 +23,7 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.answers import CLOSED
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
-from helpers.recorded_federation import add_row
+from helpers.federation.recorded_federation import add_row
 
 
 class Flower:

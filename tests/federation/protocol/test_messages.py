@@ -9,7 +9,7 @@ pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import Offer
-from helpers.made_site import OFFER
+from helpers.federation.made_site import OFFER
 
 
 def test_an_offer_is_read_from_a_message_and_every_field_is_checked():

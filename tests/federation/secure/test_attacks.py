@@ -22,7 +22,7 @@ from fedran.federation.secure.attempt import (
 )
 from fedran.federation.secure.ciphers import survivors_text
 from fedran.federation.secure.shamir import combine
-from helpers.secure_sums import made_cohort
+from helpers.federation.secure_sums import made_cohort
 
 
 def confirm_list(cohort, client: str, survivors) -> bytes:

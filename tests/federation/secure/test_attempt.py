@@ -22,7 +22,7 @@ from fedran.federation.secure.attempt import (
     unpack_parts,
 )
 from fedran.wire.container import pack
-from helpers.secure_sums import KEYS, made_attempt, made_cohort
+from helpers.federation.secure_sums import KEYS, made_attempt, made_cohort
 
 
 @given(st.integers(1, MAX_SITES))

@@ -20,7 +20,7 @@ from fedran.federation.secure.ciphers import (
     self_mask_key,
     survivors_text,
 )
-from helpers.secure_sums import KEYS, made_cohort
+from helpers.federation.secure_sums import KEYS, made_cohort
 
 
 def text(attempt, purpose: str, **values) -> bytes:

@@ -20,7 +20,7 @@ from fedran.federation.secure.ciphers import (
     self_mask_key,
 )
 from fedran.federation.secure.site_state import SiteState
-from helpers.secure_sums import KEYS, made_attempt, made_cohort
+from helpers.federation.secure_sums import KEYS, made_attempt, made_cohort
 
 
 def signed_by(cohort, client: str, key, attempt=None, keys=None) -> bytes:

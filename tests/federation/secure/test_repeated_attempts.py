@@ -19,7 +19,7 @@ from fedran.federation.secure.attempt import (
     AttemptFailed,
     Stage,
 )
-from helpers.secure_sums import KEYS, made_attempt, made_cohort
+from helpers.federation.secure_sums import KEYS, made_attempt, made_cohort
 
 
 class TestAttempts:

@@ -18,7 +18,7 @@ from fedran.federation.secure.ciphers import (
     private_key,
     self_mask_key,
 )
-from helpers.secure_sums import made_cohort, shows
+from helpers.federation.secure_sums import made_cohort, shows
 
 DROPS = {Stage.SHARE: ["s09"], Stage.MASK: ["s08"], Stage.CONFIRM: ["s07"]}
 SURVIVORS = [f"s0{i}" for i in range(8)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import STAGES, AttemptFailed, Stage, threshold
-from helpers.secure_sums import made_cohort
+from helpers.federation.secure_sums import made_cohort
 
 NEVER = len(STAGES)
 

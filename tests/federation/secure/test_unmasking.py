@@ -11,7 +11,7 @@ from fedran.core.errors import Refused
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import STAGES, Answer, AttemptFailed, Stage
 from fedran.federation.secure.unmasking import ServerState
-from helpers.secure_sums import KEYS, made_attempt, made_cohort
+from helpers.federation.secure_sums import KEYS, made_attempt, made_cohort
 
 
 def answer_with(cohort, client: str, **changes: bytes | None) -> bytes:

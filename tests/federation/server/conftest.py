@@ -8,8 +8,8 @@ import pytest
 
 @pytest.fixture(scope="module")
 def sites():
-    from helpers.fleet import NAMES
-    from helpers.made_federation import Sites
+    from helpers.federation.fleet import NAMES
+    from helpers.federation.made_federation import Sites
 
     return Sites(*NAMES)
 
@@ -25,7 +25,7 @@ def store(sites, tmp_path):
 @pytest.fixture
 def short_waits(monkeypatch):
     """A round that polls quickly, in a process that Flower would have started for a run."""
-    from helpers.fleet import shorten_waits
+    from helpers.federation.fleet import shorten_waits
 
     shorten_waits(monkeypatch)
 
@@ -34,8 +34,8 @@ def short_waits(monkeypatch):
 def server(sites, short_waits, tmp_path):
     """A function that runs one round over nodes; the store's folder outlives it."""
     from fedran.federation.server.round import Round
-    from helpers.fleet import Fleet
-    from helpers.made_federation import SETTINGS
+    from helpers.federation.fleet import Fleet
+    from helpers.federation.made_federation import SETTINGS
 
     made = []
 

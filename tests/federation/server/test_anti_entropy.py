@@ -16,7 +16,7 @@ from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.server.answers import not_here
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.validation import Header
-from helpers.fleet import NAMES, Site, offers, served
+from helpers.federation.fleet import NAMES, Site, offers, served
 
 
 class KeepingSite(Site):

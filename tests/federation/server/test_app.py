@@ -10,7 +10,7 @@ from fedran.core.errors import Refused
 from fedran.federation.server import app
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
-from helpers.made_federation import D, M, Sites
+from helpers.federation.made_federation import D, M, Sites
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from flwr.app import (
 
 import fedran
 from fedran.federation.protocol.transport import message_content
-from helpers.fleet import NAMES, Site, events, honest, named, raw, served, text
-from helpers.made_federation import D, M, full_disk, upload
+from helpers.federation.fleet import NAMES, Site, events, honest, named, raw, served, text
+from helpers.federation.made_federation import D, M, full_disk, upload
 
 MALFORMED = {
     "another kind of array": raw(Array("uint8", (3,), "numpy.ndarray", b"abc")),

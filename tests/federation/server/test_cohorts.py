@@ -20,8 +20,8 @@ from fedran.federation.secure.attempt import Stage
 from fedran.federation.server.gate import ValidationSet, gains_without
 from fedran.federation.server.round import Round
 from fedran.federation.site.sum_files import SumFiles
-from helpers.fleet import Fleet
-from helpers.secure_federation import PHI, SecureFederation, deaf, rows
+from helpers.federation.fleet import Fleet
+from helpers.federation.secure_federation import PHI, SecureFederation, deaf, rows
 
 
 def made(tmp_path, monkeypatch, n, **options):

@@ -18,8 +18,8 @@ from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site as RealSite
 from fedran.federation.site.worker import text_for_server
-from helpers.fleet import NAMES, Site, honest
-from helpers.made_federation import D
+from helpers.federation.fleet import NAMES, Site, honest
+from helpers.federation.made_federation import D
 
 
 class WorkingSite(Site):

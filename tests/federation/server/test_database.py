@@ -14,7 +14,7 @@ from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server import sqlite_file
 from fedran.federation.server.database import Database
 from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed, StoreVersion
-from helpers.made_federation import Sites, full_disk
+from helpers.federation.made_federation import Sites, full_disk
 
 TESTS = Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ from fedran.federation.protocol.transport import blobs_of, fields_of, message_co
 from fedran.federation.secure.attempt import Request, Stage
 from fedran.federation.secure.contribution import Content
 from fedran.federation.site.sum_files import SumFiles
-from helpers.secure_federation import SecureFederation
+from helpers.federation.secure_federation import SecureFederation
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ pytest.importorskip("cryptography")
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import MAX_ITEMS, MAX_TEXT, EventLog
-from helpers.made_federation import Sites, full_disk, upload
+from helpers.federation.made_federation import Sites, full_disk, upload
 
 
 def test_events_are_read_as_written(tmp_path):

@@ -12,7 +12,7 @@ from fedran.federation.protocol.class_counts import Count
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server import gate
 from fedran.federation.server.head import update_head
-from helpers.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of
+from helpers.federation.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of
 
 
 @pytest.fixture(scope="module")

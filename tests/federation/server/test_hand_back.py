@@ -10,7 +10,7 @@ from flwr.app import (
     RecordDict,
 )
 
-from helpers.fleet import Deaf, honest, named, served, text
+from helpers.federation.fleet import Deaf, honest, named, served, text
 
 
 def test_a_head_that_a_node_holds_is_not_sent_again(server, sites):

@@ -11,7 +11,7 @@ import fedran
 from fedran.core.errors import Refused
 from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.settings import ServerSettings
-from helpers.made_federation import D, M, Sites, upload
+from helpers.federation.made_federation import D, M, Sites, upload
 
 SETTINGS = ServerSettings("trial", D, M, "relu", source="test")
 

@@ -8,7 +8,7 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.data.rows import Rows
 from fedran.federation.server.gate import ValidationSet, gains_without
-from helpers.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of
+from helpers.federation.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from fedran.federation.ops.maintenance import verify
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.database import Database
 from fedran.federation.server.sqlite_file import StoreDamaged, StoreVersion
-from helpers.made_federation import Sites, upload
+from helpers.federation.made_federation import Sites, upload
 
 TASKS = [f"task-{n}" for n in range(4)]
 

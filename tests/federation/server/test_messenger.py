@@ -12,7 +12,7 @@ from flwr.app import (
 
 from fedran.federation.server import messenger
 from fedran.federation.server.messenger import MAX_FAILURES
-from helpers.fleet import (
+from helpers.federation.fleet import (
     Flaky,
     Fleet,
     Reply,

@@ -9,8 +9,8 @@ pytest.importorskip("flwr")
 from fedran.federation.ops.tasks import open_classes
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.settings import ServerPaths
-from helpers.fleet import honest, offers
-from helpers.made_federation import SETTINGS, upload
+from helpers.federation.fleet import honest, offers
+from helpers.federation.made_federation import SETTINGS, upload
 
 
 @pytest.fixture

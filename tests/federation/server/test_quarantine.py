@@ -13,7 +13,7 @@ from fedran.federation.protocol.receipts import Code
 from fedran.federation.server import store as module
 from fedran.federation.server.quarantine import why_unusual
 from fedran.federation.server.schema import describe_upload
-from helpers.made_federation import PHI, SETTINGS, D, M, Sites, repeated, upload
+from helpers.federation.made_federation import PHI, SETTINGS, D, M, Sites, repeated, upload
 
 UNIT = fedran.RandomFeatures(D, M, seed=1, source="test")
 

@@ -7,7 +7,7 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code
-from helpers.made_federation import D, M, Sites, upload
+from helpers.federation.made_federation import D, M, Sites, upload
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.answers import decided, not_here
-from helpers.made_federation import PHI, Sites, same_state, upload
-from helpers.made_site import OFFER, rows, site_of
+from helpers.federation.made_federation import PHI, Sites, same_state, upload
+from helpers.federation.made_site import OFFER, rows, site_of
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from fedran.federation.protocol.messages import MAX_EARLIER, Offer, open_envelop
 from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.server.answers import CLOSED
 from fedran.federation.server.database import Database
-from helpers.fleet import (
+from helpers.federation.fleet import (
     NAMES,
     Site,
     events,

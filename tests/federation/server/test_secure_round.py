@@ -9,7 +9,7 @@ import fedran
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.server.answers import CLOSED
-from helpers.secure_federation import SecureFederation, deaf, requests_in
+from helpers.federation.secure_federation import SecureFederation, deaf, requests_in
 
 
 @pytest.fixture

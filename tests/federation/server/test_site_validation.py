@@ -16,8 +16,8 @@ from fedran.federation.server import site_validation
 from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
 from fedran.federation.server.site_validation import SiteValidation
-from helpers.fleet import Fleet, Site, heads
-from helpers.gated import PHI, flipped, gated_sites, honest, rows, send, store_of
+from helpers.federation.fleet import Fleet, Site, heads
+from helpers.federation.gated import PHI, flipped, gated_sites, honest, rows, send, store_of
 
 CLASSES = (0, 1, 2, 3, 4)
 

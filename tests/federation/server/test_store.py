@@ -12,7 +12,7 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server import store as module
-from helpers.made_federation import PHI, M, Sites, same_state, upload
+from helpers.federation.made_federation import PHI, M, Sites, same_state, upload
 
 
 @pytest.fixture(scope="module")

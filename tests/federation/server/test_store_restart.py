@@ -15,7 +15,7 @@ pytest.importorskip("cryptography")
 
 from fedran.federation.server import state as module
 from fedran.federation.server.sqlite_file import StoreDamaged
-from helpers.made_federation import Sites, full_disk, same_state, upload
+from helpers.federation.made_federation import Sites, full_disk, same_state, upload
 
 TESTS = Path(__file__).parents[2]
 
@@ -113,7 +113,7 @@ SERVER = """
 import sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
-from helpers.made_federation import SETTINGS
+from helpers.federation.made_federation import SETTINGS
 from fedran.federation.server.store import Store
 from fedran.federation.protocol.roster import Roster
 store = Store({state!r}, SETTINGS, Roster.load({roster!r}))
@@ -167,7 +167,7 @@ def test_a_fault_at_any_file_call_loses_nothing_and_counts_nothing_twice(mode, t
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
-    library, helpers = tmp_path / "faults.so", TESTS / "helpers"
+    library, helpers = tmp_path / "faults.so", TESTS / "helpers/federation"
     command = [compiler, "-shared", "-fPIC", "-o", str(library), str(helpers / "file_faults.c")]
     subprocess.run([*command, "-ldl"], check=True)
     done = subprocess.run(

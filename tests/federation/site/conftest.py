@@ -7,7 +7,7 @@ import pytest
 def place(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
     from fedran.federation.site.app import VARIABLE
-    from helpers.site_app import Place
+    from helpers.federation.site_app import Place
 
     found = Place(tmp_path / "site")
     monkeypatch.setenv(VARIABLE, str(found.file))

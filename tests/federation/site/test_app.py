@@ -17,8 +17,8 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.protocol.transport import message_content
 from fedran.federation.server.store import Store
 from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
-from helpers.made_federation import SETTINGS
-from helpers.site_app import OFFER, Place, asked, call, context
+from helpers.federation.made_federation import SETTINGS
+from helpers.federation.site_app import OFFER, Place, asked, call, context
 
 DIGEST = "ab" * 32
 

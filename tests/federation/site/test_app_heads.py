@@ -11,7 +11,7 @@ import fedran
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.transport import message_content
 from fedran.federation.site.app import answer_offer, receive_results, validate_heads
-from helpers.site_app import PHI, Place, asked, call
+from helpers.federation.site_app import PHI, Place, asked, call
 
 
 def head_for(phi=PHI, seed=0):

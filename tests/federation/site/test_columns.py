@@ -25,7 +25,7 @@ from fedran.federation.site.source import FunctionSource
 from fedran.federation.site.upload import Site
 from fedran.federation.site.validation import SiteRows
 from fedran.federation.status.check import check_rows
-from helpers.made_site import OFFER, rows
+from helpers.federation.made_site import OFFER, rows
 
 NAMES = ("age", "dose", "pulse", "weight", "height", "rate")
 LISTED = replace(OFFER, columns=NAMES)

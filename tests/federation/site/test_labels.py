@@ -11,7 +11,7 @@ pytest.importorskip("cryptography")
 from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.server.settings import ServerSettings
-from helpers.made_site import OFFER, rows, site_of
+from helpers.federation.made_site import OFFER, rows, site_of
 
 CLOSED = replace(OFFER, classes=(0, 1, 2))
 

@@ -13,8 +13,8 @@ from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.store import Store
 from fedran.federation.site.outbox import Outbox
-from helpers.made_federation import SETTINGS
-from helpers.made_site import OFFER, rows, site_of
+from helpers.federation.made_federation import SETTINGS
+from helpers.federation.made_site import OFFER, rows, site_of
 
 
 def test_an_upload_is_made_once(tmp_path):

@@ -24,7 +24,7 @@ from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.upload import Site
 from fedran.federation.status.site import read_site
 from fedran.federation.status.terminal import print_status
-from helpers.secure_federation import (
+from helpers.federation.secure_federation import (
     CLASSES,
     D,
     PrivateFederation,

@@ -10,7 +10,7 @@ pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
 from fedran.federation.site.source import FolderSource, FunctionSource
-from helpers.made_site import rows
+from helpers.federation.made_site import rows
 
 
 def test_rows_are_read_from_the_file_of_a_task(tmp_path):

@@ -14,7 +14,7 @@ import fedran
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.site.labels import with_pseudo_labels
 from fedran.federation.site.upload import summarize_bytes
-from helpers.made_site import OFFER, rows, site_of
+from helpers.federation.made_site import OFFER, rows, site_of
 
 SMALL = 250_000
 """Bytes of work that hold fewer than 100 rows of 48 random features."""

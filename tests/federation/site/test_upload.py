@@ -15,8 +15,8 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.store import Store
-from helpers.made_federation import SETTINGS
-from helpers.made_site import OFFER, rows, site_of, summary_of
+from helpers.federation.made_federation import SETTINGS
+from helpers.federation.made_site import OFFER, rows, site_of, summary_of
 
 
 def test_a_head_from_an_upload_classifies_its_rows(tmp_path):

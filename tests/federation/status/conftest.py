@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.recorded_federation import RecordedFederation
+from helpers.federation.recorded_federation import RecordedFederation
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.status import check
 from fedran.federation.status.check import check_labels, check_rows, check_site
-from helpers.made_site import OFFER, rows
+from helpers.federation.made_site import OFFER, rows
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from rich.console import Console
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
 from fedran.federation.status.web import render_page
-from helpers.recorded_federation import RecordedFederation
+from helpers.federation.recorded_federation import RecordedFederation
 
 HOSTILE = "<b>worse</b>"
 

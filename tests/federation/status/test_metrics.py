@@ -9,7 +9,7 @@ pytest.importorskip("flwr")
 from fedran.federation.status.metrics import render_metrics
 from fedran.federation.status.model import TaskStatus
 from fedran.federation.status.reader import Reader
-from helpers.status_page import request, serving
+from helpers.federation.status_page import request, serving
 
 LINE = re.compile(
     r'fedran_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"(,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? '

@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.web import render_page
-from helpers.status_page import request, serving
+from helpers.federation.status_page import request, serving
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (

@@ -18,8 +18,8 @@ from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.status.format import format_uploads
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
-from helpers.made_federation import upload
-from helpers.recorded_federation import RecordedFederation, add_row
+from helpers.federation.made_federation import upload
+from helpers.federation.recorded_federation import RecordedFederation, add_row
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from fedran.federation.site.settings import ALARMS, SitePaths
 from fedran.federation.site.upload import Site
 from fedran.federation.status.site import read_site
 from fedran.federation.status.terminal import print_status
-from helpers.made_site import OFFER, rows
+from helpers.federation.made_site import OFFER, rows
 
 
 def test_the_status_of_a_site_lists_uploads_receipts_and_alarms(tmp_path):

@@ -17,7 +17,7 @@ from fedran.federation.status.reader import Reader
 from fedran.federation.status.site import read_site
 from fedran.federation.status.terminal import print_status
 from fedran.federation.status.web import render_sections
-from helpers.secure_federation import SecureFederation, rows
+from helpers.federation.secure_federation import SecureFederation, rows
 
 
 def printed(show, what):

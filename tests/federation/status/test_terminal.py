@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
-from helpers.recorded_federation import RecordedFederation
+from helpers.federation.recorded_federation import RecordedFederation
 
 
 def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):

@@ -9,7 +9,7 @@ pytest.importorskip("flwr")
 
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.web import PortInUse, StatusServer, content_security_policy
-from helpers.status_page import request, serving
+from helpers.federation.status_page import request, serving
 
 
 def test_the_page_its_sections_and_the_json_show_the_same_state(open_task):

@@ -1,4 +1,4 @@
-"""Regenerate the golden messages: PYTHONPATH=src:tests python -m helpers.make_fixtures
+"""Regenerate the golden messages: PYTHONPATH=src:tests python -m helpers.wire.golden
 
 Only for a new version of the format, because the files pin the output of older versions. The
 numbers are chosen so that the float forms are exact on every machine: powers of two where
@@ -9,7 +9,7 @@ import numpy as np
 
 import fedran
 from fedran.core.sums.class_sums import ClassSums
-from helpers.wire_messages import FIXTURES, PRECISIONS, to_text
+from helpers.wire.messages import FIXTURES, PRECISIONS, to_text
 
 PRINT = fedran.Fingerprint.of(backbone="golden", d=3, seed=7, scaled=True, note=None, gain=0.5)
 CLASSES = (-3, 12, "ant", "été")

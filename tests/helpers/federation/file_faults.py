@@ -14,11 +14,11 @@ import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import fedran
 from fedran.federation.ops.maintenance import verify
-from helpers.made_federation import Sites, upload
+from helpers.federation.made_federation import Sites, upload
 
 ACKNOWLEDGED, NOT_ACKNOWLEDGED, NOTHING_FAILED = 10, 11, 12
 

@@ -22,7 +22,7 @@ from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
 from fedran.federation.site.sum_files import SumFiles
-from helpers.fleet import Fleet, shorten_waits
+from helpers.federation.fleet import Fleet, shorten_waits
 
 D, M, CLASSES = 6, 64, [0, 1, 2]
 PHI = fedran.RandomFeatures(D, M, "cosine", seed=0, source="test")

@@ -5,7 +5,7 @@ import numpy as np
 import fedran
 from fedran.data.rows import Rows
 from fedran.federation.server.gate import ValidationSet
-from helpers.made_federation import D, M, Sites, repeated
+from helpers.federation.made_federation import D, M, Sites, repeated
 
 PHI = fedran.RandomFeatures(D, M, "cosine", seed=0, source="test")
 CENTRES = 3 * np.random.default_rng(5).standard_normal((6, D))

@@ -9,7 +9,7 @@ from fedran.federation.protocol.identity import Statement
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
-from helpers.made_federation import Sites
+from helpers.federation.made_federation import Sites
 
 NAMES = ("site-1", "site-2", "site-3")
 
