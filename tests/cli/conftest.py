@@ -17,5 +17,5 @@ def call(cli, tmp_path, monkeypatch):
 @pytest.fixture
 def trial(call):
     """A trial without rows, in the folder ``t``."""
-    assert call("init", "t", "--in-features", "6", "--out-features", "48")[0] == 0
+    assert call("init", "t", "--in-features", "6")[0] == 0
     return "t"

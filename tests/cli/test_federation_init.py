@@ -110,11 +110,9 @@ def test_init_without_sites_creates_a_server_alone(call, tmp_path):
         (("--sites", "many"), "many"),
         (("--federation", "a b"), "federation must be"),
         (("--address", "9443"), "address must be host:port"),
-        (("--tasks", "11"), "tasks: expected from 1 to 10"),
         (("--in-features", "-5"), "in_features must be from 1"),
         (("--host", "bücher.example"), "host: expected a host name"),
         (("--in-features", "0"), "in_features must be from 1"),
-        (("--out-features", "0"), "out_features must be from 1"),
         (("--privacy", "secure", "--classes", "a,b"), "the sample rows have the classes 0 to 9"),
     ],
 )

@@ -162,7 +162,7 @@ def test_a_wrong_host_leaves_nothing_in_the_way_of_a_second_try(tmp_path):
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trial")
-    return folder, make_federation(folder, n_sites=3, tasks=4)
+    return folder, make_federation(folder, n_sites=3)
 
 
 def test_sites_roster_and_node_keys_of_a_new_federation_agree(trial):
@@ -189,7 +189,7 @@ def test_sites_roster_and_node_keys_of_a_new_federation_agree(trial):
 def test_each_row_of_the_sample_data_is_at_exactly_one_site(trial):
     folder, places = trial
     data, dealt, seen = digits(), [], []
-    for number in range(1, 5):
+    for number in range(1, 3):
         classes = set()
         for place in places:
             rows = FolderSource(place.folder / "data")(f"task-{number}")
@@ -261,8 +261,6 @@ def test_width_kind_and_source_come_from_a_backbone(monkeypatch):
     [
         ({"n_sites": -1}, "sites: expected from 0 to 1000, got -1"),
         ({"n_sites": 1001}, "sites: expected from 0 to 1000, got 1001"),
-        ({"tasks": 0}, "tasks: expected from 1 to 10"),
-        ({"tasks": 11}, "tasks: expected from 1 to 10"),
         ({"federation": "a b"}, "federation must be"),
         ({"address": "9443"}, "address must be host:port"),
         ({"out_features": 0}, "out_features must be from 1"),

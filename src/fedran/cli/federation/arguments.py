@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fedran.federation.server.settings import ServerPaths
     from fedran.federation.site.settings import SitePaths
 
-MessageKind = Literal["summary", "mixture"]
 Privacy = Literal["none", "secure", "dp"]
 NewFolder = Annotated[Path, typer.Argument(help="A new folder.", show_default=False)]
 FederationFolder = Annotated[

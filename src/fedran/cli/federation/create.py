@@ -11,7 +11,6 @@ import typer
 
 from fedran.cli.federation.arguments import (
     Client,
-    MessageKind,
     NewFolder,
     Privacy,
     ServerFolder,
@@ -53,11 +52,6 @@ def init(
             "handwritten digits."
         ),
     ] = None,
-    out_features: Annotated[
-        int | None,
-        typer.Option(help="Number of random features. Default: 8192; 1024 for the sample data."),
-    ] = None,
-    tasks: Annotated[int, typer.Option(help="Number of tasks in the sample data.")] = 2,
     features: Annotated[
         Path | None,
         typer.Option(
@@ -78,10 +72,6 @@ def init(
             "sign, relu as in the paper. Default: what file or backbone declare, else cosine."
         ),
     ] = None,
-    message: Annotated[
-        MessageKind,
-        typer.Option(help="What sites send: summary, or mixture (small, for any width)."),
-    ] = "summary",
     offline_ca: Annotated[
         Path | None,
         typer.Option(
@@ -109,11 +99,7 @@ def init(
     ] = None,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
-    from fedran.federation.ops.scaffold import (
-        DeclaredFeatures,
-        id_of_folder,
-        make_federation,
-    )
+    from fedran.federation.ops.scaffold import DeclaredFeatures, id_of_folder, make_federation
 
     given = [value for value in (in_features, features, backbone) if value is not None]
     if len(given) > 1:
@@ -137,10 +123,7 @@ def init(
         n_sites=(2 if privacy == "none" else 3) if sites is None else sites,
         address=address,
         features=declared,
-        out_features=out_features,
-        tasks=tasks,
         hosts=host or (),
-        message=message,
         offline_ca=offline_ca,
         privacy=privacy,
         classes=ordered(parse_label(part) for part in parts if part),

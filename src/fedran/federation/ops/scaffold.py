@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from fedran.data.rows import LABEL
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
 from fedran.federation.ops.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import MAX_COLUMNS, FeatureSource, MessageKind, Privacy
+from fedran.federation.protocol.messages import MAX_COLUMNS, FeatureSource, Privacy
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.protocol.settings import check_address
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
@@ -28,6 +29,7 @@ from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.wire.files import write_atomically
 
 MAX_SITES = 1000
+VALIDATION = "validation.npz"
 _SERVER_COMMENTS = {
     "federation": "",
     "address": "where Flower's SuperLink listens",
@@ -98,68 +100,53 @@ _SAMPLE = DeclaredFeatures(64, "hellinger", "pixels of digits", labels=tuple(ran
 def make_federation(
     folder: Path,
     *,
-    federation: str = "trial",
     n_sites: int = 2,
-    address: str = "127.0.0.1:9443",
     features: DeclaredFeatures | None = None,
-    out_features: int | None = None,
-    tasks: int = 2,
     hosts: Sequence[str] = (),
-    message: MessageKind = "summary",
     offline_ca: Path | None = None,
-    privacy: Privacy = "none",
-    classes: Sequence[Label] = (),
-    epsilon: float | None = None,
+    **settings: Any,
 ) -> list[SitePaths]:
     """Create a server and sites in one folder, ready to run on this machine.
 
-    Without ``features``, the sites get sample data: scikit-learn's digits in ``tasks`` tasks of
-    different classes, with 1024 random features. Otherwise ``out_features`` is 8192 by default.
-    ``hosts`` are names by which sites on other machines reach the server. ``offline_ca`` is a
-    folder for the key of the certificate authority; None: beside the server's certificate.
-    ``classes`` are the labels that may occur; empty: any, and for secure sums those of
-    ``features``. ``epsilon`` is the budget of every row under differential privacy.
+    Without ``features``, the sites get sample data: scikit-learn's digits in two tasks of different
+    classes, with 1024 random features. ``hosts`` are names by which sites on other machines reach
+    the server. ``offline_ca`` is a folder for the key of the certificate authority; None: beside
+    the server's certificate. ``settings`` are those of ``ServerSettings`` that differ from what
+    follows from the features; for secure sums, the list of classes does too.
     """
-    sample, secure = features is None, privacy != "none"
-    features = features or _SAMPLE
-    least = ServerSettings.min_sites if secure else 1
+    sample, features = features is None, features or _SAMPLE
+    privacy, classes = settings.get("privacy", "none"), settings.pop("classes", None)
+    least = 1 if privacy == "none" else ServerSettings.min_sites
     if not 0 <= n_sites <= MAX_SITES:
         raise ValueError(f"sites: expected from 0 to {MAX_SITES}, got {n_sites}")
     if 0 < n_sites < least:
         raise ValueError(f"sites: a secure sum needs at least {least}, got {n_sites}")
-    if sample and not 1 <= tasks <= 10:
-        raise ValueError(f"tasks: expected from 1 to 10 (ten digits), got {tasks}")
     if sample and classes:
         raise ValueError(
             "classes are for the sites' own features, and the sample rows have the classes 0 to 9; "
             "leave out --classes, or name your features with --in-features"
         )
-    if out_features is None:
-        out_features = 1024 if sample else ServerSettings.out_features
-        if privacy == "dp":  # noise grows with the width
-            out_features = features.in_features
-    settings = ServerSettings(
-        federation,
-        features.in_features,
-        out_features,
-        features.kind,
-        source=features.source,
-        columns=list(features.columns) or None,
-        label_column=features.label_column,
-        budget_bytes=500_000 if sample else ServerSettings.budget_bytes,
-        min_clients=max(least, n_sites // 2),
-        deadline=300.0 if n_sites else ServerSettings.deadline,
-        message=message,
-        validation="validation.npz" if sample else None,
-        address=address,
-        privacy=privacy,
-        classes=list(classes or (features.labels if secure else ())) or None,
-        epsilon=epsilon,
-    )
-    server = make_server(folder / "server", settings, hosts=hosts, offline_ca=offline_ca)
-    sites = _make_sites(folder / "sites", n_sites, server, settings)
+    declared = {
+        "federation": "trial",
+        "in_features": features.in_features,
+        "kind": features.kind,
+        "source": features.source,
+        "columns": list(features.columns) or None,
+        "label_column": features.label_column,
+        "classes": list(classes or (() if privacy == "none" else features.labels)) or None,
+        "min_clients": max(least, n_sites // 2),
+    }
+    if n_sites:
+        declared["deadline"] = 300.0
     if sample:
-        _write_sample(server, sites, tasks)
+        declared |= {"out_features": 1024, "budget_bytes": 500_000, "validation": VALIDATION}
+    if privacy == "dp":  # noise grows with the width
+        declared["out_features"] = features.in_features
+    made = ServerSettings(**(declared | settings))
+    server = make_server(folder / "server", made, hosts=hosts, offline_ca=offline_ca)
+    sites = _make_sites(folder / "sites", n_sites, server, made)
+    if sample:
+        _write_sample(server, sites)
     return sites
 
 
@@ -252,17 +239,17 @@ def _make_sites(
     return sites
 
 
-def _write_sample(server: ServerPaths, sites: Sequence[SitePaths], tasks: int) -> None:
+def _write_sample(server: ServerPaths, sites: Sequence[SitePaths]) -> None:
     """Distribute the digits over the sites. Each task has its own classes."""
     data = digits()
-    groups = np.array_split(np.unique(data.y_train), tasks)
+    groups = np.array_split(np.unique(data.y_train), 2)
     for number, classes in enumerate(groups, start=1):
         rows = np.flatnonzero(np.isin(data.y_train, classes))
         for i, site in enumerate(sites):
             mine = rows[i :: len(sites)]
             path = site.folder / "data" / f"task-{number}.npz"
             np.savez(path, features=data.X_train[mine], labels=data.y_train[mine])
-    np.savez(server.folder / "validation.npz", features=data.X_test, labels=data.y_test)
+    np.savez(server.folder / VALIDATION, features=data.X_test, labels=data.y_test)
 
 
 def id_of_folder(folder: Path) -> str:
