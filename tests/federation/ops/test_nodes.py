@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fedran.federation.ops import owner
 from fedran.federation.ops.keys import make_node_key
-from fedran.federation.ops.nodes import FIRST_WAIT, RECONNECTED_WAIT, NodeRegistry, _free_key
+from fedran.federation.ops.nodes import LONGEST_WAIT, NodeRegistry, _free_key
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import APP, ServerPaths
 
@@ -52,10 +52,7 @@ class Flower:
     def list_nodes(self, place):
         self.ask("list nodes")
         times = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
-        return [
-            owner.FlowerNode(n, self.nodes[n]["status"], *(self.nodes[n].get("times") or times))
-            for n in self.nodes
-        ]
+        return [owner.FlowerNode(n, self.nodes[n]["status"], *times) for n in self.nodes]
 
     def list_runs(self, place):
         self.ask("list runs")
@@ -254,17 +251,6 @@ def test_no_catch_up_run_is_started_while_another_run_is_active(status, three, p
     assert link.how_often("run") == 1
 
 
-def test_a_node_that_never_accepts_the_head_is_asked_ever_more_rarely(three, place, link):
-    serve(place, "1", "2")
-    found = []
-    for n in range(7 * FIRST_WAIT + 4):
-        before = link.how_often("run")
-        three.update(catch_up=True)
-        if link.how_often("run") > before:
-            found.append(n)
-    assert found == [0, FIRST_WAIT + 1, 3 * FIRST_WAIT + 2, 7 * FIRST_WAIT + 3]
-
-
 def test_waiting_for_one_node_does_not_delay_another(three, place, link):
     serve(place, "1", "2")
     three.update(catch_up=True)
@@ -335,42 +321,27 @@ def test_the_key_of_an_unregistered_node_can_be_registered_again(place):
     register(2)
 
 
-def updates_with_a_run(registry, link, count, before=lambda n: None):
+def updates_with_a_run(registry, link, count):
     """The numbers of the updates that started a run."""
     found = []
     for n in range(count):
-        before(n)
         runs = link.how_often("run")
         registry.update(catch_up=True)
         found += [n] * (link.how_often("run") - runs)
     return found
 
 
-def connect_anew(link, node, n):
-    link.nodes[node]["times"] = (f"2026-01-03T00:{n:02d}:00Z", "2026-01-02T00:00:00Z")
-
-
-def test_a_node_that_connects_anew_is_asked_soon(three, place, link):
-    """A site that was killed may have been asked while Flower believed it to be connected."""
+def test_a_node_that_never_accepts_the_head_is_asked_ever_more_rarely(three, place, link):
     serve(place, "1", "2")
-    assert updates_with_a_run(three, link, 12) == [0, 2, 5, 10]
-    connect_anew(link, "3", 1)
-    assert updates_with_a_run(three, link, RECONNECTED_WAIT) == [RECONNECTED_WAIT - 1]
-
-
-def test_a_node_that_connects_anew_all_the_time_does_not_cause_a_run_each_time(three, place, link):
-    serve(place, "1", "2")
-    found = updates_with_a_run(three, link, 60, lambda n: connect_anew(link, "3", n))
-    assert len(found) <= 3 + 60 // (RECONNECTED_WAIT + 1)
+    assert updates_with_a_run(three, link, 24) == [0, 2, 6, 14, 22]
 
 
 def test_a_node_that_was_away_for_long_is_asked_at_once(three, place, link):
     serve(place, "1", "2")
     updates_with_a_run(three, link, 12)
     link.nodes["3"]["status"] = "offline"
-    assert updates_with_a_run(three, link, RECONNECTED_WAIT) == []
+    assert updates_with_a_run(three, link, LONGEST_WAIT) == []
     link.nodes["3"]["status"] = "online"
-    connect_anew(link, "3", 1)
     assert updates_with_a_run(three, link, 1) == [0]
 
 

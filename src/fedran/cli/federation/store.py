@@ -34,20 +34,17 @@ def forget(
     from fedran.federation.server.head import HEAD
 
     paths = find_server(folder)
-    (meant, ended), least = preview_forget(paths, client, task), paths.settings().min_sites
+    meant, ended = preview_forget(paths, client, task)
     tasks = shortened(list(dict.fromkeys(t.task for t in meant.tombstones)), 12)
     again = "" if all(t.sum_number for t in meant.tombstones) else ", and it cannot send them again"
     typer.echo(f"the rows of {client} in {tasks} leave the classifier{again}")
     if ended:
         typer.echo("these secure sums end, with the rows of all their members:")
         for old in ended:
-            typer.echo(f"  {old.task}, {old.cohort}: {', '.join(old.members)}")
+            typer.echo(f"  {old.task}, {old.client}: {', '.join(site for site, _ in old.members)}")
         typer.echo("the classifier loses these rows, and the classes that only they have,")
-        typer.echo("until enough sites add them again, under a new task id:")
-        for name, able in {old.task: old.able for old in ended}.items():
-            sites = f"{len(able)} sites can ({', '.join(able)})" if able else "no site can"
-            few = f"; {least - len(able)} more must join, because min_sites is {least}"
-            typer.echo(f"  {name}: {sites}{few if len(able) < least else ''}")
+        least = paths.settings().min_sites
+        typer.echo(f"until at least {least} sites add them again, under a new task id")
     require_agreement(yes)
     found, record = run(paths, client, task)
     for gone in found.tombstones:

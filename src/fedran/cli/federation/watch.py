@@ -118,17 +118,13 @@ def accept(
     reason: Annotated[str, typer.Option(help="With --reject: a sentence for the site.")] = "",
 ) -> None:
     """Accept an upload that is in quarantine because it is unusual, or reject it."""
-    from fedran.federation.ops.decisions import accept_upload, reject_upload
+    from fedran.federation.ops.decisions import decide_upload
 
-    paths = find_server(folder)
-    if reject:
-        reject_upload(paths, client, task, reason)
-        typer.echo(f"{client}, {task}: rejected; a running server tells the site")
-    elif reason:
+    if reason and not reject:
         raise ValueError("--reason tells a site why its upload is rejected: give --reject too")
-    else:
-        told = f"{accept_upload(paths, client, task).outcome}; a running server"
-        typer.echo(f"{client}, {task}: {told} will send a new classifier")
+    receipt = decide_upload(find_server(folder), client, task, reject=reject, reason=reason)
+    now = "tells the site" if reject else "will send a new classifier"
+    typer.echo(f"{client}, {task}: {receipt.code}; a running server {now}")
 
 
 def rollback(

@@ -6,18 +6,18 @@ import getpass
 import hashlib
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fedran.core.errors import Refused, check_id
 from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Receipt
-from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.database import Database
 from fedran.federation.server.forgetting import Forgotten, to_forget
 from fedran.federation.server.gate import ValidationSet, gains_without
 from fedran.federation.server.head import HEAD, clear_held, held_head, keep_held, update_head
+from fedran.federation.server.schema import Upload
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store import locked_store
 from fedran.wire.codec import encode
@@ -28,59 +28,32 @@ RECORDS = "records"
 """Folder of the signed records in the server's folder. The database has a copy of each."""
 
 
-def accept_upload(paths: ServerPaths, client: str, task: str) -> Receipt:
-    """Accept an upload from quarantine; a running server then sends a new head to all sites."""
+def decide_upload(
+    paths: ServerPaths, client: str, task: str, *, reject: bool = False, reason: str = ""
+) -> Receipt:
+    """Accept or reject an upload in quarantine.
+
+    A running server then tells the site, and sends a new head to all sites.
+    """
     with locked_store(paths.folder, paths.settings(), task) as store:
-        receipt = store.accept(client, task)
+        receipt = store.reject(client, task, reason) if reject else store.accept(client, task)
         store.database.set_outdated()
     return receipt
-
-
-def reject_upload(paths: ServerPaths, client: str, task: str, reason: str = "") -> Receipt:
-    """Reject an upload in quarantine; a running server then tells the site."""
-    with locked_store(paths.folder, paths.settings(), task) as store:
-        receipt = store.reject(client, task, reason)
-        store.database.set_outdated()
-    return receipt
-
-
-@dataclass(frozen=True)
-class EndedSum:
-    """A secure sum that ``forget`` deletes, with the rows of all its members."""
-
-    task: str
-    cohort: str
-    members: list[str]
-    able: list[str]
-    """Members that can add their rows again, under a new task id."""
 
 
 def preview_forget(
     paths: ServerPaths, client: str, task: str | None = None
-) -> tuple[Forgotten, list[EndedSum]]:
+) -> tuple[Forgotten, list[Upload]]:
     """What ``forget`` would remove, and the secure sums that it would end. Nothing is changed."""
     check_id(client, "client")
-    roster = Roster.load(paths.roster)
     try:
         database = Database(paths.state, read_only=True)
     except FileNotFoundError:
         raise Refused("upload", f"an upload of {client}", "none yet") from None
     with closing(database):
-        forgotten = {(t.client, t.task) for t in database.tombstones()}
         found = to_forget(database, client, task, "")
         removed = {(t.client, t.task) for t in found.tombstones} | {u.key for u in found.sums}
-        uploads = [u for u in database.uploads() if u.sum_number]
-    ended = [u for u in uploads if u.key in removed]
-    gone = forgotten | removed
-    return found, [
-        EndedSum(
-            u.task,
-            u.client,
-            [site for site, _ in u.members],
-            [s for s, task in u.members if s in roster.clients and (s, task) not in gone],
-        )
-        for u in ended
-    ]
+        return found, [u for u in database.uploads() if u.sum_number and u.key in removed]
 
 
 def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Forgotten, Path]:

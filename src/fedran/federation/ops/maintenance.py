@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedran.core.errors import Refused, shortened
-from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.ops.decisions import record_key
-from fedran.federation.protocol.lockfile import lock_holder, locked
+from fedran.federation.protocol.lockfile import locked
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.forgetting import check_record
-from fedran.federation.server.schema import FILE, SNAPSHOTS, Tombstone, Upload, Waiting
+from fedran.federation.server.schema import FILE, Tombstone, Upload, Waiting
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed
-from fedran.wire.files import load, sync_folder
+from fedran.wire.files import sync_folder
 
 COMPANIONS = ("", "-wal", "-shm")
 """A database and the files that SQLite has beside it."""
-
-
-class ServerRunning(OSError):
-    """The store of a running server cannot be replaced."""
 
 
 def verify(database: Database) -> list[str]:
@@ -62,9 +57,10 @@ def _damage(database: Database) -> Iterator[str]:
 
 
 def verify_store(paths: ServerPaths) -> list[str]:
-    """Every damage of the database, its snapshots and its signed records, one sentence each.
+    """Every damage of the database and of the signed records in it, one sentence each.
 
-    Of a backup, the database alone: the key of its records is at the server.
+    Of a backup, the database alone: the key of its records is at the server. Snapshots are not
+    examined, because the server does without one that is damaged.
     """
     is_backup = (paths.folder / FILE).is_file()
     folder = paths.folder if is_backup else paths.state
@@ -77,11 +73,6 @@ def verify_store(paths: ServerPaths) -> list[str]:
         return [str(reason)]
     if found and not is_backup:
         found.append("`fedran federation restore` puts a backup in the place of the database")
-    for path in sorted(paths.state.glob(SNAPSHOTS)):
-        try:
-            load(path, Aggregator)
-        except (OSError, ValueError) as reason:
-            found.append(f"{reason}; delete this snapshot, the server makes a new one")
     return found
 
 
@@ -112,7 +103,7 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
     """
     key = record_key(paths)
     tombstones = [t for path in records for t in check_record(path.read_text(), key)]
-    with _stopped(paths):
+    with locked(paths.folder / "log", 2.0), locked(paths.state, 60.0, task="restore"):
         _require_intact(backup)
         try:
             with closing(Database(paths.state)) as present:
@@ -140,17 +131,6 @@ def _require_intact(folder: Path) -> None:
         found = verify(database)
     if found:
         raise StoreDamaged(f"{folder / FILE}: {shortened(found, 1)}")
-
-
-@contextmanager
-def _stopped(paths: ServerPaths) -> Iterator[None]:
-    """Hold the store's lock while no server runs."""
-    if lock_holder(paths.folder / "log") is not None:
-        raise ServerRunning(
-            f"{paths.folder}: the server runs; stop it with `fedran federation down`"
-        )
-    with locked(paths.folder / "log", 2.0), locked(paths.state, 60.0, task="maintenance"):
-        yield
 
 
 def _replace(state: Path, new: Path) -> None:

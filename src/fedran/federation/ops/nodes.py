@@ -8,7 +8,6 @@ import logging
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -20,22 +19,8 @@ from fedran.federation.server.database import Database
 from fedran.federation.server.settings import APP, ServerPaths
 
 log = logging.getLogger(__name__)
-FIRST_WAIT = 1
-"""Updates until a node that did not accept the newest head is asked again; then twice as many."""
-RECONNECTED_WAIT = 4
-"""Updates until a node is asked again that connected anew after it was asked."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """When a node was last asked to take the newest head."""
-
-    update: int
-    """Number of that update."""
-    connected: str
-    """When it had connected."""
-    wait: int
-    """Updates until it is asked again."""
+LONGEST_WAIT = 8
+"""Updates until a node that did not accept the newest head is asked again: 2, 4, then this many."""
 
 
 class NodeRegistry:
@@ -47,8 +32,9 @@ class NodeRegistry:
     def __init__(self, paths: ServerPaths, *, authenticated: bool) -> None:
         self.paths, self.authenticated = paths, authenticated
         self.head, self.updates = "", 0
-        self.asked: dict[str, Asked] = {}
-        """Nodes to which ``head`` was sent and that have not accepted it."""
+        self.asked: dict[str, tuple[int, int]] = {}
+        """Nodes to which ``head`` was sent and that have not accepted it -> the update at which
+        they are asked again, and how many updates they wait after that."""
         self.alarmed: set[str] = set()
 
     def update(self, *, catch_up: bool) -> None:
@@ -159,7 +145,7 @@ class NodeRegistry:
         """Start a run without a task if a connected node lacks the newest head.
 
         A node that still lacks it afterwards, or from which the server waits for an upload, is
-        asked again after ever longer waits. One that connects anew waits a few updates at most.
+        asked again after ever longer waits.
         """
         head, current = database.served()
         if not head:
@@ -168,18 +154,12 @@ class NodeRegistry:
             self.head, self.asked = head, {}
         self.updates += 1
         self.asked = {node: asked for node, asked in self.asked.items() if node not in current}
-        online = {n.node_id: n.online_at for n in nodes if n.status == "online"}
         due = 0
-        for node in online.keys() - current:
-            before, wait = self.asked.get(node), FIRST_WAIT
-            if before is not None:
-                wait = 2 * before.wait
-                anew = before.connected != online[node]
-                longest = min(before.wait, RECONNECTED_WAIT) if anew else before.wait
-                if self.updates - before.update <= longest:
-                    continue
-            self.asked[node] = Asked(self.updates, online[node], wait)
-            due += 1
+        for node in {n.node_id for n in nodes if n.status == "online"} - current:
+            again, wait = self.asked.get(node, (0, 2))
+            if self.updates >= again:
+                self.asked[node] = self.updates + wait, min(2 * wait, LONGEST_WAIT)
+                due += 1
         if due:
             log.info("sending the newest head to connected sites that lack it: %d", due)
             owner.start_run(self.paths)
