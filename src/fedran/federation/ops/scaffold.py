@@ -126,7 +126,7 @@ def make_federation(
             "classes are for the sites' own features, and the sample rows have the classes 0 to 9; "
             "leave out --classes, or name your features with --in-features"
         )
-    declared = {
+    declared: dict[str, Any] = {
         "federation": "trial",
         "in_features": features.in_features,
         "kind": features.kind,

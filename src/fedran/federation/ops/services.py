@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,13 @@ from fedran.federation.ops import flower, owner
 from fedran.federation.ops.nodes import NodeRegistry
 from fedran.federation.ops.supervisor import Command, SupervisedProcess
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
-from fedran.federation.protocol.lockfile import lock_holder, locked, mark_ready, terminate
+from fedran.federation.protocol.lockfile import (
+    lock_holder,
+    locked,
+    mark_ready,
+    terminate,
+    wait_until,
+)
 from fedran.federation.protocol.logs import Tail, log_file, log_to
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
@@ -36,7 +42,7 @@ EXPIRY_SECONDS = 86400.0
 SETTLE_SECONDS = 5.0
 """A SuperNode that the server does not admit ends within this time."""
 START_SECONDS, START_SECONDS_PER_SITE = 120.0, 8.0
-"""Time limit until all sites are connected. Each site is several processes on this machine."""
+"""Time limit for the server, and then for the sites. Each is several processes on this machine."""
 
 
 class AddressInUse(OSError):
@@ -73,26 +79,16 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
         mark_ready(paths.folder / "log")
         registry = NodeRegistry(paths, authenticated=not insecure)
         next_update, update, next_expiry = 0.0, threading.Thread(), 0.0
-        try:
-            while not stopping.wait(0.5):
-                before = link.started
-                link.check()
-                if link.started != before:  # with another secret
-                    app.stop()
-                if link.running and flower.is_listening(settings.address):
-                    app.check()
+        with closing(_supervise(stopping, link, app, lambda: settings.address)) as states:
+            for listening in states:
                 if time.monotonic() >= next_expiry and not insecure:
                     next_expiry = time.monotonic() + EXPIRY_SECONDS
                     warn_of_expiry(paths.tls / "server.crt", "`fedran federation renew` renews it")
-                due = time.monotonic() >= next_update and not update.is_alive()
-                if link.running and due and flower.is_listening(settings.address):
+                if listening and time.monotonic() >= next_update and not update.is_alive():
                     options = {"catch_up": settings.catch_up > 0}
                     update = threading.Thread(target=registry.update, kwargs=options, daemon=True)
                     update.start()
                     next_update = time.monotonic() + (settings.catch_up or 3600.0)
-        finally:
-            app.stop()
-            link.stop()
 
 
 def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) -> None:
@@ -117,19 +113,35 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
         node.end_leftover()
         app.end_leftover()
         connection = Connection(paths, insecure=insecure)
-        try:
-            while not stopping.wait(0.5):
-                before = node.started
-                node.check()
+        with closing(_supervise(stopping, node, app, lambda: f"127.0.0.1:{port}")) as states:
+            for _ in states:
                 settled = node.running and time.monotonic() - node.started > SETTLE_SECONDS
                 connection.check(running=settled, why_ended=node.why_ended)
-                if node.started != before:  # with another port and another secret
-                    app.stop()
-                if node.running and flower.is_listening(f"127.0.0.1:{port}"):
-                    app.check()
-        finally:
-            node.stop()
-            app.stop()
+
+
+def _supervise(
+    stopping: threading.Event,
+    program: SupervisedProcess,
+    app: SupervisedProcess,
+    address: Callable[[], str],
+) -> Generator[bool, None, None]:
+    """Keep a program of Flower running, and our app that connects to it.
+
+    Yields twice per second whether the program listens at its address. Both are ended at the end.
+    """
+    try:
+        while not stopping.wait(0.5):
+            before = program.started
+            program.check()
+            if program.started != before:  # with another secret, and maybe another port
+                app.stop()
+            listening = program.running and flower.is_listening(address())
+            if listening:
+                app.check()
+            yield listening
+    finally:
+        app.stop()
+        program.stop()
 
 
 class Connection:
@@ -214,7 +226,7 @@ def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]
             f"{folder}/sites: no sites; run the server alone with `fedran federation server`"
         )
     address = server.settings().address
-    deadline = time.monotonic() + START_SECONDS + START_SECONDS_PER_SITE * len(sites)
+    seconds = START_SECONDS + START_SECONDS_PER_SITE * len(sites)
 
     def server_is_ready() -> bool:
         if not flower.is_listening(address):
@@ -240,12 +252,12 @@ def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]
     else:
         say(f"starting the server and {len(sites)} sites, which takes up to a minute")
     wait_for_service(start_service("server", server.folder, insecure=insecure), server.folder)
-    _wait(server_is_ready, deadline, server.folder, "the server is not ready")
+    _wait(server_is_ready, seconds, server.folder, "the server is not ready")
     say(f"server listens at {address} {'(no TLS)' if insecure else '(TLS)'}")
     processes = [start_service("client", site.folder, insecure=insecure) for site in sites]
     for site, process in zip(sites, processes, strict=True):
         wait_for_service(process, site.folder)
-    _wait(sites_are_connected, deadline, sites[0].folder, "not all sites are connected")
+    _wait(sites_are_connected, seconds, sites[0].folder, "not all sites are connected")
     say(f"{len(sites)} sites are connected; logs: {folder}/*/log, {folder}/sites/*/log")
 
 
@@ -280,25 +292,26 @@ def start_service(command: str, folder: Path, *, insecure: bool) -> subprocess.P
 
 def wait_for_service(process: subprocess.Popen[bytes] | None, folder: Path) -> None:
     """Wait until a service has locked its folder and found no error in it."""
-    deadline = time.monotonic() + 2 * START_SECONDS
-    while True:
+
+    def ready() -> bool:
         holder = lock_holder(folder / "log")
-        if holder is not None and (process is None or holder.get("ready")):
-            break
-        if process is None or process.poll() is not None or time.monotonic() > deadline:
-            reason = _last_line(folder / "log" / "start.log")
-            raise StartFailed(f"{folder}: the service did not start: {reason}")
-        time.sleep(0.1)
+        return holder is not None and (process is None or bool(holder.get("ready")))
+
+    def ended() -> bool:
+        return process is None or process.poll() is not None
+
+    wait_until(lambda: ready() or ended(), 2 * START_SECONDS)
+    if not ready():
+        reason = _last_line(folder / "log" / "start.log")
+        raise StartFailed(f"{folder}: the service did not start: {reason}")
     if process is not None:
         process.returncode = 0  # it runs on after this program; nothing waits for it
 
 
-def _wait(ready: Callable[[], bool], deadline: float, folder: Path, problem: str) -> None:
-    while not ready():
-        if time.monotonic() > deadline:
-            last = _last_line(log_file(folder))
-            raise StartFailed(f"{problem} in time; see {folder / 'log'}: {last}")
-        time.sleep(0.5)
+def _wait(ready: Callable[[], bool], seconds: float, folder: Path, problem: str) -> None:
+    if not wait_until(ready, seconds, 0.5):
+        last = _last_line(log_file(folder))
+        raise StartFailed(f"{problem} in time; see {folder / 'log'}: {last}")
 
 
 def _last_line(path: Path) -> str:

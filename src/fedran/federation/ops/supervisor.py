@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO
 
@@ -186,21 +187,15 @@ def end_processes(
         psutil.wait_procs(rest, timeout=1.0)
 
 
+class _OutputFile(RotatingFileHandler):
+    """A log file that is rotated when it is large. On a full disk, lines are dropped."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Go on: the program must not wait for somebody to read its output."""
+
+
 def _copy_output(stream: IO[bytes], path: Path) -> None:
-    """Append a program's lines to a log file, which is rotated when it is large."""
-    with stream:
-        try:
-            file = path.open("ab")
-            try:
-                for line in stream:
-                    file.write(line)
-                    file.flush()
-                    if file.tell() > MAX_LOG_BYTES:
-                        file.close()
-                        path.replace(path.with_suffix(".log.1"))
-                        file = path.open("ab")
-            finally:
-                file.close()
-        except OSError:  # a full disk must not end the program: its output is dropped
-            for _ in stream:
-                pass
+    """Append a program's lines to a log file."""
+    with stream, closing(_OutputFile(path, maxBytes=MAX_LOG_BYTES, backupCount=1, delay=True)) as f:
+        for line in stream:
+            f.emit(logging.makeLogRecord({"msg": line.decode(errors="replace").rstrip("\n")}))

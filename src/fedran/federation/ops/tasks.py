@@ -20,7 +20,7 @@ from fedran.federation.ops import flower, owner
 from fedran.federation.ops.owner import FlowerRun
 from fedran.federation.ops.sums import require_budget
 from fedran.federation.ops.supervisor import SupervisedProcess
-from fedran.federation.protocol.lockfile import lock_holder, locked
+from fedran.federation.protocol.lockfile import lock_holder, locked, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.answers import CLOSED, HOW_TO_CLOSE, Quorum
@@ -62,8 +62,6 @@ class TaskResult:
     task: str
     state: str
     """complete, quorum, short, or unknown if the server recorded nothing."""
-    transport: int
-    """Bytes at the transport in its last run, in both directions."""
 
     @property
     def successful(self) -> bool:
@@ -116,9 +114,7 @@ def run_task(
         if remaining:
             say(f"the run ended as {run.status}; it is started again, received uploads are kept")
             time.sleep(POLL_SECONDS)
-            limit = time.monotonic() + START_SECONDS
-            while not flower.is_listening(settings.address) and time.monotonic() < limit:
-                time.sleep(1)
+            wait_until(lambda: flower.is_listening(settings.address), START_SECONDS, 1.0)
     raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run.status}")
 
 
@@ -200,11 +196,10 @@ def _simulator(paths: ServerPaths, sites: Path) -> Iterator[Path]:
     link.end_leftover()
     link.start()
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while not flower.is_listening(f"127.0.0.1:{port}"):
-            if not link.running or time.monotonic() > deadline:
-                raise RunFailed(f"the simulation did not start; see {output}")
-            time.sleep(0.2)
+        address = f"127.0.0.1:{port}"
+        wait_until(lambda: not link.running or flower.is_listening(address), START_SECONDS)
+        if not flower.is_listening(address):
+            raise RunFailed(f"the simulation did not start; see {output}")
         yield output
     finally:
         link.stop()
@@ -255,8 +250,7 @@ def _finish(
     if run.received + run.sent:
         transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"
     state = states[0] if states and states[0] != "open" else "unknown"
-    result = TaskResult(task, state, run.received + run.sent)
-    say(f"task {task}: {result.state}; uploads {human_bytes(payload)}; {transport}")
+    say(f"task {task}: {state}; uploads {human_bytes(payload)}; {transport}")
     if waiting:
         say(f"in quarantine: {', '.join(waiting)}; `fedran federation status` says why")
-    return result
+    return TaskResult(task, state)

@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,12 @@ def locked(folder: Path, timeout: float = 0.3, **facts: Any) -> Iterator[None]:
     note = folder / "running.json"
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        deadline = time.monotonic() + timeout
-        while not _try_lock(lock, fcntl.LOCK_EX):
-            if time.monotonic() >= deadline:
-                pid = (lock_holder(folder) or {}).get("pid", "unknown")
-                raise AlreadyRunning(
-                    f"{folder}: in use by process {pid}; wait until it ends, or stop a server or "
-                    "site with `fedran federation down`"
-                )
-            time.sleep(0.1)
+        if not wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), timeout):
+            pid = (lock_holder(folder) or {}).get("pid", "unknown")
+            raise AlreadyRunning(
+                f"{folder}: in use by process {pid}; wait until it ends, or stop a server or "
+                "site with `fedran federation down`"
+            )
         note.unlink(missing_ok=True)  # left behind by a process that was killed
         with suppress(OSError):  # on a full disk the lock is enough
             facts = {"pid": os.getpid(), "started": time.time(), **facts}
@@ -90,10 +88,21 @@ def terminate(*folders: Path, timeout: float = 40.0) -> list[Path]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
             asked[folder] = pid
-    deadline = time.monotonic() + timeout
     for folder, pid in asked.items():
-        while lock_holder(folder) is not None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"process {pid} did not end within {timeout:g} s")
-            time.sleep(0.1)
+        if not wait_until(partial(_is_free, folder), timeout):
+            raise TimeoutError(f"process {pid} did not end within {timeout:g} s")
     return list(asked)
+
+
+def wait_until(ready: Callable[[], bool], seconds: float, every: float = 0.1) -> bool:
+    """Whether something becomes true within a time limit."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(every)
+    return True
+
+
+def _is_free(folder: Path) -> bool:
+    return lock_holder(folder) is None
