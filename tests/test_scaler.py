@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.datasets import load_wine
 from sklearn.exceptions import NotFittedError
-from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedran
-from fedran import FederatedScaler, FedRANClassifier, add_pipelines
+from fedran import FederatedScaler, FedRANClassifier
 from helpers.core.reference import quick
 
 
@@ -130,37 +127,6 @@ def test_models_with_different_scalers_are_not_added(sites):
     server.absorb(own[0].summary(), client="a", task="t")
     with pytest.raises(fedran.Refused, match="scaler is"):
         server.absorb(own[1].summary(), client="b", task="t")
-
-
-def test_pipelines_with_a_common_scaler_are_added(sites):
-    (X_a, y_a), (X_b, _) = sites
-    common = FrozenEstimator(FederatedScaler().fit(X_a) + FederatedScaler().fit(X_b))
-    a, b = (make_pipeline(common, FedRANClassifier(256)).fit(X, y) for X, y in sites)
-    both = add_pipelines(a, b)
-    direct = a[-1] + b[-1]
-    np.testing.assert_array_equal(both.predict(X_a), direct.predict(common.transform(X_a)))
-    assert cross_val_score(make_pipeline(common, FedRANClassifier(256)), X_a, y_a).mean() > 0.8
-    kept = cross_val_score(FedRANClassifier(64, scaler=common), X_a, y_a)
-    assert kept.mean() > 0.8
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "words"),
-    [
-        (FederatedScaler, FederatedScaler, "scales differently in two pipelines"),
-        (StandardScaler, StandardScaler, "StandardScaler, whose fitted state cannot be compared"),
-        (FederatedScaler, StandardScaler, "different steps"),
-    ],
-)
-def test_pipelines_with_other_steps_are_not_added(sites, first, second, words):
-    pipes = [
-        make_pipeline(scaler(), FedRANClassifier(32)).fit(X, y)
-        for scaler, (X, y) in zip((first, second), sites, strict=True)
-    ]
-    with pytest.raises(ValueError, match=words):
-        add_pipelines(*pipes)
-    with pytest.raises(ValueError, match="at least one"):
-        add_pipelines()
 
 
 def test_scalers_of_other_columns_or_without_rows_are_not_added():

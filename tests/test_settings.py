@@ -11,7 +11,6 @@ from fedran.settings import (
     below_one,
     between,
     check_table,
-    from_table,
     one_line,
     one_of,
     positive,
@@ -72,19 +71,19 @@ def test_a_wrong_value_is_refused_alike_from_a_table_and_from_keywords(name, val
         Example(**{name: value})
     assert str(from_keywords.value) == message
     with pytest.raises(ValueError) as table:
-        from_table(Example, {name: value}, prefix="run.")
+        check_table(Example, {name: value}, prefix="run.")
     assert str(table.value) == f"run.{message}"
 
 
 def test_an_integer_becomes_a_number_where_a_number_is_meant():
-    made = from_table(Example, {"lr": 2, "rank": 4})
+    made = Example(**check_table(Example, {"lr": 2, "rank": 4}))
     assert (made.lr, type(made.lr), type(made.rank)) == (2.0, float, int)
     assert type(Example(lr=3).lr) is float
 
 
 def test_an_unknown_setting_names_the_nearest_and_lists_all():
     with pytest.raises(ValueError) as error:
-        from_table(Example, {"ranks": 1}, where="method 'x'")
+        check_table(Example, {"ranks": 1}, where="method 'x'")
     assert "method 'x' has no setting 'ranks' (did you mean 'rank'?); it has seed, name" in str(
         error.value
     )
@@ -98,7 +97,7 @@ def test_a_missing_setting_is_named_unless_the_table_is_partial():
         seed: int = 0
 
     with pytest.raises(ValueError, match="the file needs the setting 'client', found seed"):
-        from_table(Needs, {"seed": 1}, where="the file")
+        check_table(Needs, {"seed": 1}, where="the file")
     assert check_table(Needs, {"seed": 1}, partial=True) == {"seed": 1}
 
 
@@ -119,8 +118,8 @@ def test_something_else_than_a_table_is_refused():
 
 def test_names_and_values_from_outside_cannot_write_to_the_terminal():
     with pytest.raises(ValueError) as error:
-        from_table(Example, {"\x1b[31m": 1})
+        check_table(Example, {"\x1b[31m": 1})
     assert "\x1b" not in str(error.value)
     with pytest.raises(ValueError) as error:
-        from_table(Example, {"mode": "\x1b[31m"})
+        check_table(Example, {"mode": "\x1b[31m"})
     assert "\x1b" not in str(error.value)

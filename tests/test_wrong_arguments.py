@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from sklearn.pipeline import make_pipeline
 
 import fedran
 from fedran import paper
@@ -19,7 +18,6 @@ server = fedran.Aggregator(16, fingerprint=phi.fingerprint)
 server.absorb(summary, client="a", task="t")
 head = server.solve().calibrate(H, y)
 clf = fedran.FedRANClassifier(16).fit(Z, y)
-pipeline = make_pipeline(fedran.FederatedScaler(), fedran.FedRANClassifier(16)).fit(Z, y)
 
 WRONG = {
     "condense": (lambda: fedran.condense(phi, Z, y), "call condense(Z, y, phi)"),
@@ -67,9 +65,8 @@ WRONG = {
         lambda: fedran.plan(1000, out_features=None, n_classes=3),
         "out_features must be a positive integer, got None",
     ),
-    "pipelines": (lambda: fedran.add_pipelines([pipeline, pipeline]), "add_pipelines(a, b), got"),
-    "torch": (lambda: fedran.to_torch(clf), "head must be a Head, got FedRANClassifier"),
-    "torch, map": (lambda: fedran.to_torch(head, Z), "phi must be a RandomFeatures, got ndarray"),
+    "export": (lambda: fedran.to_onnx(clf), "head must be a Head, got FedRANClassifier"),
+    "export, map": (lambda: fedran.to_onnx(head, Z), "phi must be a RandomFeatures, got ndarray"),
     "leak": (lambda: measure(fedran.encode(summary), Z, y, Z, y), "message must be a Summary"),
 }
 
@@ -77,8 +74,8 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_argument_is_named_in_one_sentence(name):
     call, words = WRONG[name]
-    if name.startswith("torch"):
-        pytest.importorskip("torch")
+    if name.startswith("export"):
+        pytest.importorskip("onnx")
     with pytest.raises((TypeError, ValueError), match=re.escape(words)) as caught:
         call()
     assert "\n" not in str(caught.value)

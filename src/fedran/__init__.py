@@ -9,7 +9,7 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedran.backbones import to_onnx, to_torch
+    from fedran.backbones import to_onnx
     from fedran.core.condense import condense
     from fedran.core.errors import Refused
     from fedran.core.features import RandomFeatures
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedran.core.sums.accounts import Accounts
     from fedran.core.sums.aggregator import Aggregator
     from fedran.estimator import FedRANClassifier
-    from fedran.scaler import FederatedScaler, add_pipelines
+    from fedran.scaler import FederatedScaler
     from fedran.wire.codec import decode, encode
     from fedran.wire.files import load, save
     from fedran.wire.plan import Plan, plan
@@ -48,7 +48,6 @@ __all__ = [
     "Ridge",
     "Summarizer",
     "Summary",
-    "add_pipelines",
     "condense",
     "decode",
     "encode",
@@ -58,11 +57,10 @@ __all__ = [
     "save",
     "summarize",
     "to_onnx",
-    "to_torch",
 ]
 
 _MODULES = {
-    "backbones": ("to_onnx", "to_torch"),
+    "backbones": ("to_onnx",),
     "core.sums.accounts": ("Accounts",),
     "core.sums.aggregator": ("Aggregator",),
     "core.errors": ("Refused",),
@@ -76,7 +74,7 @@ _MODULES = {
     "core.summarize": ("Summarizer", "summarize"),
     "core.summary": ("Summary",),
     "estimator": ("FedRANClassifier",),
-    "scaler": ("FederatedScaler", "add_pipelines"),
+    "scaler": ("FederatedScaler",),
     "wire.codec": ("decode", "encode"),
     "wire.files": ("load", "save"),
     "wire.plan": ("Plan", "plan"),

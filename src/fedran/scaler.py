@@ -1,4 +1,4 @@
-"""A standardisation that several sites can agree on without pooling rows; sums of pipelines."""
+"""A standardisation that several sites can agree on without pooling rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedran.core._linalg.arrays import check_weights
@@ -196,49 +195,3 @@ def _combined(a: Statistics, b: Statistics) -> Statistics:
     (n, mean, squares), (m, other, more) = a, b
     gap = other - mean
     return n + m, mean + gap * (m / (n + m)), squares + more + gap**2 * (n * m / (n + m))
-
-
-def add_pipelines(*pipelines: Pipeline) -> Pipeline:
-    """One pipeline that ends in the sum of the classifiers of several fitted pipelines.
-
-    The steps before the classifier must be the same in all of them, which their fingerprints
-    tell: a fitted ``FederatedScaler``, or one inside scikit-learn's ``FrozenEstimator``, which
-    keeps ``Pipeline.fit`` from fitting it again. Other steps have no fingerprint and are refused.
-
-    >>> from fedran import FedRANClassifier
-    >>> from sklearn.datasets import load_wine
-    >>> from sklearn.frozen import FrozenEstimator
-    >>> from sklearn.pipeline import make_pipeline
-    >>> X, y = load_wine(return_X_y=True)
-    >>> common = FederatedScaler().fit(X[::2]) + FederatedScaler().fit(X[1::2])
-    >>> a, b = (
-    ...     make_pipeline(FrozenEstimator(common), FedRANClassifier(256)).fit(X[i::2], y[i::2])
-    ...     for i in (0, 1)
-    ... )
-    >>> add_pipelines(a, b).score(X, y) > 0.95
-    True
-    """
-    if not pipelines:
-        raise ValueError("add_pipelines needs at least one fitted pipeline")
-    first = pipelines[0]
-    for other in pipelines:
-        if not isinstance(other, Pipeline):
-            got = type(other).__name__
-            raise TypeError(f"add_pipelines takes pipelines, add_pipelines(a, b), got {got}")
-        names = [[name for name, _ in p.steps] for p in (first, other)]
-        if names[0] != names[1]:
-            raise ValueError(f"the pipelines have different steps: {names[0]} and {names[1]}")
-        for (name, mine), (_, theirs) in zip(first.steps[:-1], other.steps[:-1], strict=True):
-            prints = [getattr(step, "fingerprint_", None) for step in (mine, theirs)]
-            if None in prints:
-                raise ValueError(
-                    f"step {name!r} is a {type(mine).__name__}, whose fitted state cannot be "
-                    "compared; use a FederatedScaler inside FrozenEstimator"
-                )
-            if prints[0] != prints[1]:
-                raise ValueError(
-                    f"step {name!r} scales differently in two pipelines; add the scalers of all "
-                    "sites first and use the sum, inside FrozenEstimator, in every pipeline"
-                )
-    total = sum(pipeline.steps[-1][1] for pipeline in pipelines)
-    return Pipeline([*first.steps[:-1], (first.steps[-1][0], total)])

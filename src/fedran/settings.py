@@ -11,9 +11,9 @@ allowed, and the string below a field explains it. Limits are part of the hint:
 
 The same checks hold for a table and for direct construction. Errors are one sentence.
 
->>> from_table(Stream, {"clients": 5, "beta": 1})
-Stream(clients=5, beta=1.0)
->>> from_table(Stream, {"clients": 5, "bta": 1}, where="[stream]")
+>>> check_table(Stream, {"clients": 5, "beta": 1})
+{'clients': 5, 'beta': 1.0}
+>>> check_table(Stream, {"clients": 5, "bta": 1}, where="[stream]")
 Traceback (most recent call last):
 ...
 ValueError: [stream] has no setting 'bta' (did you mean 'beta'?); it has clients, beta
@@ -32,11 +32,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedran.core.errors import nearest, printable
-
-T = TypeVar("T")
 
 TYPE_NAMES = {
     int: "an integer",
@@ -91,17 +89,6 @@ class Settings:
             object.__setattr__(self, name, check_value(getattr(self, name), hint, name))
 
 
-def from_table(
-    kind: type[T], table: Mapping[str, Any], where: str = "the table", prefix: str = ""
-) -> T:
-    """An instance of ``kind`` with the values of ``table``.
-
-    ``where`` names the table in errors about its keys. ``prefix`` precedes the name of a setting
-    in errors about its value.
-    """
-    return kind(**check_table(kind, table, where, prefix))
-
-
 def check_table(
     kind: type[Any],
     table: Mapping[str, Any],
@@ -113,8 +100,9 @@ def check_table(
 ) -> dict[str, Any]:
     """The values of ``table``, each checked against the field of ``kind`` with its name.
 
-    With ``lists``, a list gives several values, and each of them is checked. With ``partial``,
-    settings without a default may be missing.
+    ``where`` names the table in errors about its keys. ``prefix`` precedes the name of a setting
+    in errors about its value. With ``lists``, a list gives several values, and each of them is
+    checked. With ``partial``, settings without a default may be missing.
     """
     if not isinstance(table, Mapping):
         raise ValueError(f"{where} must be a table, got {printable(table)}")

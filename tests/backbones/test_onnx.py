@@ -102,14 +102,9 @@ def test_files_that_are_not_onnx_models_are_refused(tmp_path):
         load_backbone(f"onnx:{write(tmp_path / 'm.onnx')}", "tpu")
 
 
-def test_external_weights_are_part_of_the_hash(tmp_path):
+def test_weights_in_another_file_are_refused_because_no_hash_covers_them(tmp_path):
     model = onnx.load(write(tmp_path / "m.onnx"))
     path = tmp_path / "big.onnx"
     onnx.save(model, path, save_as_external_data=True, location="big.data", size_threshold=0)
-    before = load_backbone(f"onnx:{path}")
-    x = batch(2)
-    np.testing.assert_allclose(before(x), x.mean(axis=(2, 3)) @ W, atol=1e-5)
-    content = bytearray((tmp_path / "big.data").read_bytes())
-    content[0] ^= 1
-    (tmp_path / "big.data").write_bytes(content)
-    assert load_backbone(f"onnx:{path}").weights != before.weights
+    with pytest.raises(Refused, match="weights in the same file"):
+        load_backbone(f"onnx:{path}")

@@ -103,31 +103,25 @@ def test_heads_that_cannot_be_exported_say_why(monkeypatch):
 
 
 def test_the_scaler_of_a_head_becomes_part_of_the_models():
-    torch = pytest.importorskip("torch")
     X, y, _, head = solved()
     X = X * np.float32(50) + np.float32(7)
     clf = fedran.FedRANClassifier(64, scaler=fedran.FederatedScaler()).fit(X, y)
     label, scores = run(fedran.to_onnx(clf.head_, scaler=clf.scaler_), X, "label", "scores")
     assert label.tolist() == clf.predict(X).tolist()
     np.testing.assert_allclose(scores, clf.decision_function(X), atol=1e-4)
-    module = fedran.to_torch(clf.head_, scaler=clf.scaler_)
-    np.testing.assert_allclose(module(torch.asarray(X)).numpy(), scores, atol=1e-4)
-    for make in (fedran.to_onnx, fedran.to_torch):
-        with pytest.raises(fedran.Refused, match="scaled with, got none"):
-            make(clf.head_)
-        with pytest.raises(fedran.Refused, match="expected no scaler"):
-            make(head, scaler=clf.scaler_)
+    with pytest.raises(fedran.Refused, match="scaled with, got none"):
+        fedran.to_onnx(clf.head_)
+    with pytest.raises(fedran.Refused, match="expected no scaler"):
+        fedran.to_onnx(head, scaler=clf.scaler_)
 
 
 def test_a_scaler_with_its_columns_in_another_order_than_the_head_is_refused():
-    pytest.importorskip("torch")
     frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(30, 3)), columns=["a", "b", "c"])
     scaler = fedran.FederatedScaler().fit(frame)
     y = (frame["a"] > 0).astype(int)
     head = fedran.FedRANClassifier(64, scaler=scaler).fit(frame, y).head_
     fields = {**head.fingerprint.fields, "columns": columns_hash(["c", "a", "b"])}
     other = replace(head, fingerprint=fedran.Fingerprint(fields))
-    for make in (fedran.to_onnx, fedran.to_torch):
-        make(head, scaler=scaler)
-        with pytest.raises(fedran.Refused, match="columns of the head in their order, got others"):
-            make(other, scaler=scaler)
+    fedran.to_onnx(head, scaler=scaler)
+    with pytest.raises(fedran.Refused, match="columns of the head in their order, got others"):
+        fedran.to_onnx(other, scaler=scaler)

@@ -139,15 +139,6 @@ def test_other_weights_use_another_folder_of_the_store(tmp_path):
     assert read_feature_file(second).source["weights"] == "1" * 64
 
 
-def test_half_writes_float16_and_refuses_larger_values(tmp_path):
-    images = Pictures()
-    extract(images, toy()[0], tmp_path, out=tmp_path / "half.npz", half=True)
-    with np.load(tmp_path / "half.npz") as file:
-        assert file["train"].dtype == np.float16
-    with pytest.raises(ValueError, match="do not fit into float16"):
-        extract(images, toy(factor=1e5, weights="2" * 64)[0], tmp_path, half=True)
-
-
 def test_paths_that_cannot_be_written_are_errors_before_computing(tmp_path):
     backbone, computed = toy()
     (tmp_path / "folder.npz").mkdir()

@@ -76,14 +76,14 @@ def test_features_of_a_folder_are_written_to_a_file(cli, images, model, tmp_path
 
 
 def test_options_of_the_features_command(cli, images, model, tmp_path):
-    options = ("--out", "f.npz", "--store", "kept", "--batch-size", "5", "--half")
+    options = ("--out", "f.npz", "--store", "kept", "--batch-size", "5")
     code, out, _ = cli(
         str(images), "--backbone", model, *options, "--mean", "0,0,0", "--std", "1,1,1"
     )
     assert code == 0
     assert "kept for the next run in kept" in out
     with np.load(tmp_path / "f.npz") as file:
-        assert file["train"].dtype == np.float16
+        assert file["train"].dtype == np.float32
         assert str(file["preprocessing"]) == "bicubic 8x8, (x - 0) / 255"
 
 

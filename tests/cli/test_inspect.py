@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import fedran
+from fedran.cli.inspect import describe
+from helpers.wire.golden import golden_aggregator
+from helpers.wire.messages import fixture
 
 
 @pytest.fixture
@@ -95,3 +98,66 @@ def test_inspect_shows_what_an_envelope_says(cli, summary, tmp_path):
     path.write_bytes(path.read_bytes()[:-3])
     code, _, err = cli("inspect", str(path))
     assert (code, err.count("\n")) == (2, 1)
+
+
+def described(name: str, tmp_path) -> dict:
+    path = tmp_path / name
+    path.write_bytes(fixture(name))
+    title, sections, fields = describe(path)
+    json.dumps(fields, allow_nan=False)
+    return {"title": title, **sections}
+
+
+@pytest.mark.parametrize(("name", "width"), [("mixed", "7.00 bits"), ("float32", "float32")])
+def test_an_upload_is_described(name, width, tmp_path):
+    said = described(name, tmp_path)
+    assert said["content"]["center"].startswith("class")
+    assert described("uncentred", tmp_path)["content"]["center"].startswith("none")
+    assert "upload" in said["title"]
+    assert said["file"]["bytes"] == len(fixture(name))
+    assert said["file"]["sha256"] == fedran.decode(fixture(name)).digest
+    assert said["content"]["precision"].startswith(name)
+    assert width in said["content"]["precision"]
+    assert said["content"]["classes"] == "4: -3 (4), 12 (4), ant (1), été (1)"
+    assert (said["content"]["rank"], said["content"]["rows"]) == (3, 11)
+    assert said["content"]["labelled rows"] == 10
+    assert said["file"]["format version"] == "2.0"
+    assert said["accounts"]["cut"].startswith("64 (")
+    assert said["fingerprint"]["backbone"] == "golden"
+
+
+def test_a_head_is_described(tmp_path):
+    said = described("head", tmp_path)
+    assert said["content"]["classes"] == "3: 5, ant, été"
+    assert said["diagnosis"]["lam"] == 2.5
+    assert said["diagnosis"]["route"] == "by hand"
+
+
+@pytest.mark.parametrize("form", ["stack", "gram"])
+def test_an_aggregator_is_described(form, tmp_path):
+    said = described(f"aggregator_{form}", tmp_path)
+    agg = golden_aggregator(form)
+    assert said["content"]["uploads"] == len(agg.absorbed)
+    assert said["content"]["tasks"] == ("1: may" if form == "stack" else "2: june.2, may")
+    assert said["accounts"]["eps_G (spectral)"] == agg.accounts.eps_G
+
+
+def test_foreign_text_is_escaped(tmp_path):
+    evil = "\x1b[31m\nboo"
+    print_ = fedran.Fingerprint.of(backbone=evil)
+    fedran.save(fedran.summarize(np.eye(2), [evil, "x"], fingerprint=print_), tmp_path / "a")
+    said = describe(tmp_path / "a")[1]
+    assert said["content"]["classes"].isprintable()
+    assert said["fingerprint"]["backbone"].isprintable()
+
+
+def test_calibration_and_novelty_are_described(tmp_path):
+    y = np.arange(60) % 6
+    clf = fedran.FedRANClassifier(out_features=32).fit(np.eye(6)[y], y)
+    clf.novelty(np.eye(6))
+    fedran.save(clf.head_, tmp_path / "head")
+    said = describe(tmp_path / "head")[1]["content"]
+    assert said["novelty"].startswith("from ")
+    assert said["calibration"] == "from 60 rows"
+    assert said["temperature"] == clf.head_.calibration.temperature
+    assert described("head", tmp_path)["content"]["calibration"].startswith("none")

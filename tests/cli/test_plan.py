@@ -11,8 +11,6 @@ def test_plan_finds_a_rank_for_a_budget_and_the_costs_of_a_rank(cli):
     assert found["upload"] <= 1.5 * 2**20
     code, out, _ = cli("plan", "--rank", str(found["rank"]), *sizes, "--json")
     assert json.loads(out)["upload"] == found["upload"]
-    code, out, _ = cli("plan", "--budget", "2MB", *sizes, "--in-features", "1280")
-    assert "8-bit features" in out
     code, _, err = cli("plan", "--budget", "10kB", *sizes)
     assert code == 2
     assert "10kB is too small: the sums of 20 classes and one column" in err

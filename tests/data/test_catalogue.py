@@ -20,7 +20,7 @@ from fedran.data.catalogue import (
 )
 from fedran.data.dataset import as_images
 from fedran.data.feature_file import read_feature_file
-from helpers.image_files import pack, picture, write_binary, write_folder, write_python
+from helpers.image_files import pack, picture, write_binary, write_folder
 
 
 @pytest.fixture
@@ -204,14 +204,12 @@ def test_load_images_recognises_the_layout_of_a_folder(tmp_path, monkeypatch):
     pytest.importorskip("PIL")
     monkeypatch.delenv("FEDRAN_DATA", raising=False)
     write_binary(tmp_path / "x" / "cifar-100-binary")
-    write_python(tmp_path / "y")
     (tmp_path / "z").mkdir()
     for k in range(11):
         pack(tmp_path / "z" / f"train_{k}.npz", [k], [0])
     pack(tmp_path / "z" / "test.npz", [0], [1])
     assert load_images(write_folder(tmp_path / "pets")).name == "pets"
     assert len(load_images(tmp_path / "x").train) == 5
-    assert len(load_images(tmp_path / "y").train) == 5
     packed = load_images(str(tmp_path / "z"))
     np.testing.assert_array_equal(packed.train.pixels(10), picture(10))
     with pytest.raises(Refused, match="expected folders train"):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedran.core.errors import Refused
-from fedran.data.image_files import PackedImages, image_folder
-from helpers.image_files import encode, pack, picture, write_folder
+from fedran.data.image_files import PackedImages, cifar100_binary, image_folder
+from helpers.image_files import cifar_arrays, encode, pack, picture, write_binary, write_folder
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -122,7 +122,7 @@ def test_packed_files_are_read_in_order(tmp_path):
 def test_malformed_packed_files_are_refused(tmp_path, changes, word):
     pack(tmp_path / "train.npz", [0, 1], [0, 1], **changes)
     with pytest.raises(Refused, match=word) as error:
-        PackedImages([tmp_path / "train.npz"])
+        PackedImages([tmp_path / "train.npz"]).encoded(0)
     assert "train.npz" in str(error.value)
 
 
@@ -136,3 +136,15 @@ def test_a_file_that_is_no_npz_and_files_of_other_classes_are_refused(tmp_path):
         PackedImages([tmp_path / "b.npz", tmp_path / "c.npz"])
     with pytest.raises(ValueError, match="at least one"):
         PackedImages([])
+
+
+def test_records_of_cifar_are_read_and_truncated_ones_refused(tmp_path):
+    write_binary(tmp_path)
+    images, (rows, fine) = cifar100_binary(tmp_path), cifar_arrays(5, 5)
+    assert images.train.encoded(4) == rows[4].tobytes()
+    assert images.y_train.tolist() == fine.tolist()
+    np.testing.assert_array_equal(images.train.pixels(4)[:, :, 1].ravel(), rows[4][1024:2048])
+    with (tmp_path / "test.bin").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(Refused, match=r"test.bin: size: expected a multiple of 3074"):
+        cifar100_binary(tmp_path)

@@ -1,11 +1,8 @@
 """Small image files in every layout that the loaders know."""
 
 import io
-import pickle
 
 import numpy as np
-
-from fedran.data.cifar import PIXELS
 
 
 def picture(seed, size=(8, 6)):
@@ -38,26 +35,17 @@ def pack(path, seeds, numbers, **changes):
 def cifar_arrays(n, seed):
     """Random rows and fine labels."""
     rng = np.random.default_rng(seed)
-    rows = rng.integers(0, 256, (n, PIXELS), dtype=np.uint8)
+    rows = rng.integers(0, 256, (n, 3072), dtype=np.uint8)
     return rows, rng.integers(0, 100, n)
 
 
 def write_binary(folder):
     """A folder ``cifar-100-binary``."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for part, n in (("train", 5), ("test", 3)):
         rows, fine = cifar_arrays(n, n)
         records = np.column_stack([np.zeros(n), fine, rows]).astype(np.uint8)
         (folder / f"{part}.bin").write_bytes(records.tobytes())
-
-
-def write_python(folder, protocol=2):
-    """A folder ``cifar-100-python``."""
-    folder.mkdir(parents=True)
-    for part, n in (("train", 5), ("test", 3)):
-        rows, fine = cifar_arrays(n, n)
-        content = {b"data": rows, b"fine_labels": fine.tolist(), b"filenames": [b"a.png"] * n}
-        (folder / part).write_bytes(pickle.dumps(content, protocol))
 
 
 def write_folder(root):

@@ -13,9 +13,6 @@ from fedran.backbones.backbone import Backbone, suitable_batch
 from fedran.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Triple, imagenet
 from fedran.core.errors import MissingExtra, Refused
 
-_LOCATION = b"\x0a\x08location\x12"
-"""The bytes before the name of a file with external weights: a field's name and value tag."""
-
 
 def onnx_backbone(
     path: str | Path,
@@ -132,15 +129,9 @@ def _run(
 
 
 def _hash(path: Path) -> str:
-    """SHA-256 of the file and of the files with external weights."""
+    """SHA-256 of the file. It must cover the weights, so those in other files are refused."""
     data = path.read_bytes()
-    sha = hashlib.sha256(data)
-    names, at = set(), data.find(_LOCATION)
-    while at >= 0:
-        start = at + len(_LOCATION) + 1
-        names.add(data[start : start + data[start - 1]].decode())
-        at = data.find(_LOCATION, start)
-    for name in sorted(names):
-        with (path.parent / name).open("rb") as file:
-            sha.update(hashlib.file_digest(file, "sha256").digest())
-    return sha.hexdigest()
+    if b"\x0a\x08location\x12" in data:  # the name and the value tag of a field of ONNX
+        expected = "a model with its weights in the same file"
+        raise Refused(f"{path}", expected, "external weights", hint="export it again")
+    return hashlib.sha256(data).hexdigest()

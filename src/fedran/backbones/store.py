@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import joblib
 import numpy as np
@@ -30,6 +30,7 @@ from safetensors.numpy import load, save
 
 from fedran.backbones.backbone import Backbone
 from fedran.core.errors import Refused
+from fedran.data.images import Images, ImageSet
 from fedran.wire.files import atomic_writer, write_atomically
 
 CHUNK = 256
@@ -43,51 +44,8 @@ Progress = Callable[[int, int], None]
 """Called with the number of images done and the total."""
 
 
-class Images(Protocol):
-    """A sequence of images."""
-
-    def __len__(self) -> int: ...
-
-    def encoded(self, i: int) -> bytes:
-        """The bytes that identify image i."""
-        ...
-
-    def pixels(self, i: int) -> NDArray[np.uint8]:
-        """Image i as (height, width, 3)."""
-        ...
-
-
-class LabelledImages(Protocol):
-    """Training and test images with their labels, for example a ``fedran.data`` ImageSet."""
-
-    @property
-    def name(self) -> str:
-        """A short name."""
-        ...
-
-    @property
-    def train(self) -> Images:
-        """Training images."""
-        ...
-
-    @property
-    def y_train(self) -> NDArray[Any]:
-        """Their labels."""
-        ...
-
-    @property
-    def test(self) -> Images:
-        """Test images."""
-        ...
-
-    @property
-    def y_test(self) -> NDArray[Any]:
-        """Their labels."""
-        ...
-
-
 def extract(
-    images: LabelledImages,
+    images: ImageSet,
     backbone: Backbone,
     folder: str | Path,
     batch_size: int | None = None,
@@ -95,17 +53,16 @@ def extract(
     *,
     out: str | Path | None = None,
     where: str | None = None,
-    half: bool = False,
     notice: Callable[[str], None] = warnings.warn,
 ) -> Path:
     """Write the features of all images to one .npz file and return its path.
 
     Features in the store ``folder`` are read, the others are computed and added chunk by chunk.
     After an interruption call the function again. ``progress(done, total)`` counts distinct
-    images. ``notice`` receives a sentence when a damaged chunk was found. ``half`` writes
-    float16. The file is ``out``, by default a file in ``folder``;
-    ``fedran.data.feature_file.read_feature_file`` reads it. ``where``, the name or folder of the
-    images, is stored in the file, so that a dataset can offer features and images.
+    images. ``notice`` receives a sentence when a damaged chunk was found. The file is ``out``, by
+    default a file in ``folder``; ``fedran.data.feature_file.read_feature_file`` reads it.
+    ``where``, the name or folder of the images, is stored in the file, so that a dataset can offer
+    features and images.
     """
     batch_size = backbone.batch_size if batch_size is None else batch_size
     if batch_size < 1:
@@ -125,10 +82,9 @@ def extract(
         table.fill(chunk)
     backbone.check_sign(table.features)
     n = len(images.train)
-    features: NDArray[Any] = _as_float16(table.features) if half else table.features
     arrays: dict[str, Any] = {
-        "train": features[:n],
-        "test": features[n:],
+        "train": table.features[:n],
+        "test": table.features[n:],
         "train_labels": images.y_train,
         "test_labels": images.y_test,
         **{name: np.array(text) for name, text in backbone.source.items()},
@@ -154,12 +110,6 @@ def _writable(path: str | Path) -> Path:
     return path
 
 
-def _as_float16(features: NDArray[np.float32]) -> NDArray[np.float16]:
-    if np.abs(features).max(initial=0) > np.finfo(np.float16).max:
-        raise ValueError("features above 65504 do not fit into float16; write float32")
-    return features.astype(np.float16)
-
-
 @dataclass(frozen=True, eq=False)
 class _Chunk:
     """Features of some images and the seconds that computing them took."""
@@ -173,7 +123,7 @@ class _Chunk:
 class _Table:
     """The features of all training and test rows, filled as they are found or computed."""
 
-    def __init__(self, images: LabelledImages, width: int) -> None:
+    def __init__(self, images: ImageSet, width: int) -> None:
         self.images = images
         self.missing: dict[bytes, list[int]] = {}
         """Rows without features, by the hash of their image."""

@@ -49,7 +49,6 @@ def features(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, ... (default: a GPU if PyTorch finds one).")
     ] = None,
-    half: Annotated[bool, typer.Option("--half", help="Write float16 instead of float32.")] = False,
     size: Annotated[
         int | None, typer.Option(help="For onnx: side of the images in pixels.")
     ] = None,
@@ -109,7 +108,6 @@ def features(
             lambda done, total: bar.update(task, completed=done, total=total),
             out=path,
             where=str(Path(dataset).resolve()) if Path(dataset).is_dir() else dataset,
-            half=half,
             notice=lambda text: bar.console.print(printable(text), markup=False, highlight=False),
         )
     typer.echo(f"{printable(str(path))}: {human_bytes(path.stat().st_size)}")

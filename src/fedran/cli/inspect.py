@@ -5,25 +5,36 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from fedran.cli.tables import named_values
-from fedran.core.errors import printable
-from fedran.wire.container import unpack
-from fedran.wire.describe import Description, Section, describe, describe_container
-from fedran.wire.files import refusals_name_file, require_file
+from fedran.core.errors import printable, shortened
+from fedran.core.labels import Label
+from fedran.core.mixture import Mixture
+from fedran.core.solve.head import Head
+from fedran.core.summary import Summary
+from fedran.core.sums.accounts import Accounts
+from fedran.core.sums.aggregator import Aggregator
+from fedran.wire.codec import decode_container
+from fedran.wire.container import Container, unpack
+from fedran.wire.files import read_container, refusals_name_file, require_file
 from fedran.wire.sizes import human_bytes
-from fedran.wire.validation import FILE_LIMITS
+from fedran.wire.validation import FILE_LIMITS, Limits
 
+SHOWN = 8
+"""At most this many classes, clients or tasks are listed by name."""
 NOTE = (
     "eps_G and eps_B bound the errors of truncation and quantisation. At common ranks and few "
     "bits, the resulting bound on the weights certifies no prediction. It is a diagnosis, not a "
     "guarantee."
 )
+Section = dict[str, str | int | float | None]
+Description = tuple[str, dict[str, Section], dict[str, Any]]
+"""A title, sections of named values for people, and the verified header for programs."""
 
 
 def inspect(
@@ -34,32 +45,39 @@ def inspect(
 ) -> None:
     """Show the content of a file: sizes, classes, accounts, fingerprint."""
     path = require_file(file, "an upload, an envelope, a head or a saved aggregator")
-    description = _describe_envelope(path) if path.suffix == ".envelope" else describe(path)
+    title, sections, fields = describe(path)
     if as_json:
-        typer.echo(json.dumps(description.fields, indent=2))
+        typer.echo(json.dumps(fields, indent=2))
         return
     console = Console(highlight=False)
-    console.print(f"[bold]{escape(description.title)}[/bold]")
-    for title, section in description.sections.items():
+    console.print(f"[bold]{escape(title)}[/bold]")
+    for name, section in sections.items():
         rows = []
-        for name, value in section.items():
+        for key, value in section.items():
             text = f"{value:.6g}" if isinstance(value, float) else str(value)
-            if name == "bytes" and isinstance(value, int):
+            if key == "bytes" and isinstance(value, int):
                 text = f"{value} ({human_bytes(value)})"
-            rows.append((name, text))
-        console.print(f"\n[bold]{escape(title)}[/bold]")
+            rows.append((key, text))
+        console.print(f"\n[bold]{escape(name)}[/bold]")
         console.print(named_values(rows))
-    if "accounts" in description.sections:
+    if "accounts" in sections:
         console.print(f"\n[dim]{NOTE}[/dim]")
 
 
-def _describe_envelope(path: Path) -> Description:
+def describe(path: Path) -> Description:
+    """Describe a saved message, head, aggregator or envelope. Any other file is refused."""
+    with refusals_name_file(path):
+        if path.suffix == ".envelope":
+            return _envelope(path)
+        return _describe(*read_container(path, None, None))
+
+
+def _envelope(path: Path) -> Description:
     """The signed statement, and the upload in the envelope. The signature is not verified."""
     from fedran.federation.protocol.messages import open_envelope
 
-    with refusals_name_file(path):
-        envelope = open_envelope(path.read_bytes(), FILE_LIMITS)
-        upload = describe_container(unpack(envelope.upload, FILE_LIMITS), FILE_LIMITS)
+    envelope = open_envelope(path.read_bytes(), FILE_LIMITS)
+    title, sections, fields = _describe(unpack(envelope.upload, FILE_LIMITS), FILE_LIMITS)
     statement = envelope.statement
     signed: Section = {
         "federation": statement.federation,
@@ -68,8 +86,129 @@ def _describe_envelope(path: Path) -> Description:
         "members": printable(", ".join("/".join(m) for m in statement.members)) or "none",
         "bytes": path.stat().st_size,
     }
-    return Description(
-        f"envelope of {statement.client} for {statement.task}: {upload.title}",
-        {"signed statement": signed, **upload.sections},
-        {**upload.fields, "statement": asdict(statement)},
+    title = f"envelope of {statement.client} for {statement.task}: {title}"
+    return (
+        title,
+        {"signed statement": signed, **sections},
+        {**fields, "statement": asdict(statement)},
     )
+
+
+def _describe(message: Container, limits: Limits) -> Description:
+    """Describe the verified contents of a message, head or aggregator."""
+    obj = decode_container(message, None, limits, None)
+    file: Section = {
+        "bytes": message.size,
+        "format version": message.header.text("version"),
+        "sha256": message.digest,
+    }
+    if isinstance(obj, Summary):
+        title, sections = _summary(obj, message)
+    elif isinstance(obj, Mixture):
+        title, sections = _mixture(obj, message)
+    elif isinstance(obj, Head):
+        title, sections = _head(obj, message)
+    else:
+        title, sections = _aggregator(obj)
+    fingerprint: Section = {"fingerprint": "none: the features are not identified"}
+    if obj.fingerprint is not None:
+        fields = {k: _safe(v) for k, v in obj.fingerprint.fields.items()}
+        fingerprint = {**fields, "hash": obj.fingerprint.hash}
+    header = {**message.header.fields, "bytes": message.size, "digest": message.digest}
+    return title, {"file": file, **sections, "fingerprint": fingerprint}, header
+
+
+def _precision(message: Container, codes: str) -> str:
+    """The precision, with the bits per value where the rows of a tensor have some each."""
+    precision = message.header.text("precision")
+    bits = message.tensors.get(f"{codes}_bits")
+    if bits is None or not len(bits):
+        return precision
+    return f"{precision} ({bits.mean():.2f} bits per value before compression)"
+
+
+def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
+    content: Section = {
+        "precision": _precision(message, "directions"),
+        "out_features M": s.out_features,
+        "rank": s.rank,
+        "center": "class: rows minus class means" if s.center else "none: the rows themselves",
+        "rows": s.accounts.n_rows,
+        "labelled rows": sum(s.counts),
+        "classes": _listed(dict(zip(s.classes, s.counts, strict=True))),
+    }
+    sections = {"content": content, "accounts": _accounts(s.accounts)}
+    return "upload: one client's summary of one task", sections
+
+
+def _mixture(m: Mixture, message: Container) -> tuple[str, dict[str, Section]]:
+    content: Section = {
+        "precision": _precision(message, "means"),
+        "in_features d": m.in_features,
+        "parts": len(m.parts),
+        "groups": m.n_groups,
+        "rows": m.n_rows,
+        "rows of the smallest group": m.smallest_group,
+        "directions": ", ".join(str(len(p.shares)) for p in m.parts[:SHOWN]) or "none",
+        "classes": _listed(dict(zip(m.classes, m.counts, strict=True))),
+        "energy": m.energy,
+    }
+    return "upload: one client's mixture of one task", {"content": content}
+
+
+def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
+    content: Section = {
+        "precision": _precision(message, "weights"),
+        "out_features M": head.out_features,
+        "classes": _listed(dict.fromkeys(head.classes)),
+        "novelty": "none" if head.seen is None else f"from {head.seen.shape[1]} directions",
+        "calibration": "none: no probabilities, no rejection",
+    }
+    if head.calibration is not None and head.calibration.total > 0:
+        content["calibration"] = f"from {head.calibration.total:g} rows"
+        content["temperature"] = head.calibration.temperature
+    diagnosis: Section = {k: _safe(v) for k, v in asdict(head.diagnosis).items()}
+    return "head: a classifier", {"content": content, "diagnosis": diagnosis}
+
+
+def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
+    content: Section = {
+        "dtype": agg.dtype,
+        "out_features M": agg.out_features,
+        "columns held": agg.rank,
+        "uploads": len(agg.absorbed),
+        "clients": _listed(dict.fromkeys(sorted({client for client, _ in agg.absorbed}))),
+        "tasks": _listed(dict.fromkeys(sorted({task for _, task in agg.absorbed}))),
+        "rows": agg.accounts.n_rows,
+        "classes": _listed(dict(agg.counts)),
+    }
+    return "aggregator: a server's state", {
+        "content": content,
+        "accounts": _accounts(agg.accounts),
+    }
+
+
+def _accounts(accounts: Accounts) -> Section:
+    unknown = "none: mixtures were absorbed" if accounts.mixture_rows else ""
+    return {
+        "energy": accounts.energy,
+        "cut": f"{accounts.cut:.6g} ({accounts.cut_fraction:.2%} of the energy)",
+        "mean row energy": accounts.mean_row_energy,
+        "eps_G (spectral)": unknown or accounts.eps_G,
+        "of which quantisation": accounts.eps_quant,
+        "eps_G (Frobenius)": unknown or accounts.eps_G_fro,
+        "eps_B": accounts.eps_B,
+        "eta_loc, eta_merge, L_t": (
+            f"{accounts.eta_loc:.4g}, {accounts.eta_merge:.4g}, {accounts.merges}"
+        ),
+    }
+
+
+def _safe(value: Any) -> Any:
+    """A value from a file, with text made safe for a terminal."""
+    return printable(value) if isinstance(value, str) else value
+
+
+def _listed(items: dict[Label, int] | dict[str, None] | dict[Label, None]) -> str:
+    names = [printable(str(k), 40) + (f" ({v})" if v is not None else "") for k, v in items.items()]
+    return f"{len(items)}: {shortened(names, SHOWN)}" if items else "none"

@@ -28,7 +28,7 @@ def plan(
     ] = None,
     in_features: Annotated[
         int | None,
-        typer.Option(help="Number of raw features (d). Adds a comparison with sending them."),
+        typer.Option(help="Number of raw features (d). With --rows: mixtures too."),
     ] = None,
     rows: Annotated[
         int | None,
@@ -90,9 +90,6 @@ def plan(
         ("rank", str(p.rank), limit),
         ("summary", human_bytes(p.upload), "estimate"),
         ("download", human_bytes(p.download), "the head in float16"),
-        ("paper's rank", str(p.paper_rank), "for the same bytes, 8 bytes per value"),
-        ("paper's upload", human_bytes(p.paper_upload), "(M r + r + M C) x 8 at this rank"),
-        ("exact Gram", human_bytes(p.gram_upload), "packed, float32"),
     ]
     if p.group_size is not None and p.mixture_upload is not None:
         rule = "at least" if p.message == "summary" else "below"
@@ -100,12 +97,6 @@ def plan(
         lines[3:3] = [
             ("group size", str(p.group_size), "rows per group, the smallest that fits"),
             ("mixture", human_bytes(p.mixture_upload), "for any M, estimate"),
-        ]
-    if p.feature_rows_float32 is not None:
-        few, more = f"< {p.feature_rows_float32} rows", f"< {p.feature_rows_8bit} rows"
-        lines += [
-            ("float32 features", few, "are smaller than this upload"),
-            ("8-bit features", more, "are smaller, but reveal every single row"),
         ]
     Console().print(named_values(lines))
 

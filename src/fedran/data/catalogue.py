@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from fedran.core.errors import Refused, nearest
-from fedran.data.cifar import cifar100_binary, cifar100_python
 from fedran.data.dataset import Dataset, image_dataset
 from fedran.data.feature_file import (
     held_out,
@@ -22,13 +21,13 @@ from fedran.data.feature_file import (
     read_feature_file,
     require,
 )
-from fedran.data.image_files import PackedImages, image_folder
+from fedran.data.image_files import PackedImages, cifar100_binary, image_folder
 from fedran.data.images import ArrayImages, ImageSet
 from fedran.data.rows import LABEL, is_table
 
 VARIABLE = "FEDRAN_DATA"
 """The environment variable that names the folder with all datasets."""
-CIFAR_FOLDERS = ("cifar100", "cifar-100-binary", "cifar-100-python")
+CIFAR_FOLDERS = ("cifar100", "cifar-100-binary")
 IMAGE_SETS = {
     "cifar100": (
         CIFAR_FOLDERS,
@@ -89,8 +88,8 @@ def load_images(name_or_path: str | Path) -> ImageSet:
     """The images of a known dataset (``"cifar100"``, ``"vtab50"``) or of a folder.
 
     A known dataset is looked up below the folder that FEDRAN_DATA names. A folder may hold
-    ``train/<class>/`` and ``test/<class>/``, packed ``train*.npz`` and ``test.npz``, or CIFAR-100
-    in either of its published layouts.
+    ``train/<class>/`` and ``test/<class>/``, packed ``train*.npz`` and ``test.npz``, or the
+    binary version of CIFAR-100.
     """
     name = str(name_or_path)
     if name in IMAGE_SETS:
@@ -261,8 +260,6 @@ def _images_in(folder: Path) -> ImageSet | None:
         return image_folder(folder)
     if (folder / "train.bin").is_file() and (folder / "test.bin").is_file():
         return cifar100_binary(folder)
-    if (folder / "train").is_file() and (folder / "test").is_file():
-        return cifar100_python(folder)
     packed = [p for p in folder.glob("train*.npz") if re.fullmatch(r"train(_\d+)?", p.stem)]
     if packed and (folder / "test.npz").is_file():
         packed.sort(key=lambda p: (len(p.stem), p.stem))  # train_10 after train_9

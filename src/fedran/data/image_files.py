@@ -1,9 +1,8 @@
-"""Image files on disk: folders with one folder per class, and images packed into .npz files."""
+"""Image files on disk: one folder per class, images packed into .npz files, CIFAR-100."""
 
 from __future__ import annotations
 
 import os
-import zipfile
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
@@ -135,7 +134,13 @@ class PackedFile:
 
     @cached_property
     def _blob(self) -> NDArray[np.uint8]:
-        return self._array("blob")
+        blob = self._array("blob")
+        if blob.ndim != 1 or blob.dtype != np.uint8:
+            raise self._refused("blob", "one dimension of uint8", f"{blob.dtype} {blob.shape}")
+        if self.offsets[-1] > len(blob):
+            expected = f"at most the {len(blob)} bytes of the blob"
+            raise self._refused("offsets", expected, f"{self.offsets[-1]}")
+        return blob
 
     def _array(self, name: str) -> NDArray[Any]:
         with open_arrays(self.path, PACKED) as file:
@@ -149,33 +154,8 @@ class PackedFile:
             raise self._refused(
                 "offsets", f"{n + 1} whole numbers", f"{offsets.dtype} {offsets.shape}"
             )
-        size = self._blob_size()
-        steps = np.diff(offsets.astype(np.int64))
-        if offsets[0] != 0 or offsets[-1] > size or (steps <= 0).any():
-            raise self._refused(
-                "offsets",
-                f"increasing numbers from 0 to at most the {size} bytes of the blob",
-                f"{offsets[0]} to {offsets[-1]}, smallest step {steps.min(initial=0)}",
-            )
-
-    def _blob_size(self) -> int:
-        """The blob's length from the header of its .npy file, without reading the blob."""
-        readers = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }
-        with zipfile.ZipFile(self.path) as archive:
-            if "blob.npy" not in archive.namelist():
-                found = "a file without 'blob'"
-                raise Refused(str(self.path), PACKED, found)
-            with archive.open("blob.npy") as file:
-                version = np.lib.format.read_magic(file)
-                if version not in readers:
-                    raise self._refused("blob", ".npy version 1.0 or 2.0", f"{version}")
-                shape, _, dtype = readers[version](file)
-        if len(shape) != 1 or dtype != np.uint8:
-            raise self._refused("blob", "one dimension of uint8", f"{dtype} {shape}")
-        return int(shape[0])
+        if offsets[0] != 0 or (np.diff(offsets.astype(np.int64)) <= 0).any():
+            raise self._refused("offsets", "increasing numbers from 0", "others")
 
     def _refused(self, name: str, expected: str, got: str) -> Refused:
         return Refused(f"{self.path}: {name}", expected, got, hint="download the file again")
@@ -221,3 +201,41 @@ class PackedImages:
             raise IndexError(f"image {i} of {len(self)}")
         k = bisect_right(self._ends, i)
         return self.files[k], i - (self._ends[k - 1] if k else 0)
+
+
+class RawImages:
+    """Images of CIFAR-100 as rows of 3,072 bytes: the red values, then green, then blue."""
+
+    def __init__(self, rows: NDArray[np.uint8]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def encoded(self, i: int) -> bytes:
+        """The 3,072 bytes of image i."""
+        return self.rows[i].tobytes()
+
+    def pixels(self, i: int) -> NDArray[np.uint8]:
+        """Image i as (32, 32, 3)."""
+        return np.ascontiguousarray(self.rows[i].reshape(3, 32, 32).transpose(1, 2, 0))
+
+
+def cifar100_binary(folder: str | Path) -> ImageSet:
+    """CIFAR-100 in the folder ``cifar-100-binary`` with train.bin and test.bin.
+
+    A record is a coarse label, a fine label and 3,072 bytes of pixels. Labels are the fine ones.
+    """
+    train, test = (_cifar_records(Path(folder) / name) for name in ("train.bin", "test.bin"))
+    return ImageSet("cifar100", *train, *test)
+
+
+def _cifar_records(path: Path) -> tuple[RawImages, NDArray[np.int16]]:
+    size, hint = path.stat().st_size, "download the file again"
+    if size == 0 or size % 3074:
+        raise Refused(f"{path}: size", "a multiple of 3074 bytes, one record per image", size, hint)
+    records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, 3074)
+    labels = records[:, 1].astype(np.int16)
+    if labels.max() >= 100:
+        raise Refused(f"{path}: labels", "0 to 99", f"up to {labels.max()}", hint)
+    return RawImages(records[:, 2:]), labels

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedran.core._linalg.blas import pack_lower, unpack_lower
 from fedran.core.errors import Refused, check_id
-from fedran.core.sums.aggregator import Aggregator, AggregatorState
+from fedran.core.sums.aggregator import Aggregator
 from fedran.wire.container import Container, pack
 from fedran.wire.validation import Header, Limits, plain_accounts
 
@@ -19,8 +19,8 @@ Dtype = Literal["float32", "float64"]
 def encode_aggregator(aggregator: Aggregator) -> bytes:
     """The complete state of an aggregator as a message. Decoding it restores the state exactly."""
     with aggregator.lock:  # a solve borrows the diagonal of the Gram while it runs
-        state = aggregator.state()
-        tensors = dict(state.arrays)
+        values, arrays = aggregator.state()
+        tensors = dict(arrays)
         if "gram" in tensors:
             tensors["gram"] = pack_lower(tensors["gram"])
         fingerprint = aggregator.fingerprint
@@ -28,8 +28,10 @@ def encode_aggregator(aggregator: Aggregator) -> bytes:
             "out_features": aggregator.out_features,
             "dtype": aggregator.dtype,
             "fingerprint": dict(fingerprint.fields) if fingerprint else None,
-            "ledger": [[client, task, digest] for (client, task), digest in state.absorbed.items()],
-            "state": state.values | {"accounts": plain_accounts(aggregator.accounts)},
+            "ledger": [
+                [client, task, digest] for (client, task), digest in aggregator.absorbed.items()
+            ],
+            "state": values | {"accounts": plain_accounts(aggregator.accounts)},
         }
         return pack("aggregator", header, tensors)
 
@@ -63,7 +65,7 @@ def decode_aggregator(message: Container, limits: Limits, device: str | None) ->
         if not (isinstance(row, list) and len(row) == 3 and isinstance(row[2], str)):
             raise Refused("ledger", "rows of client, task, digest", row)
         ledger[check_id(row[0], "ledger"), check_id(row[1], "ledger")] = row[2]
-    aggregator.restore(AggregatorState(values, arrays, ledger))
+    aggregator.restore(values, arrays, ledger)
     return aggregator
 
 

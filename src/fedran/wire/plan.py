@@ -1,4 +1,4 @@
-"""Which message and which rank or group size fit a byte budget, and what alternatives cost."""
+"""Which message and which rank or group size fit a byte budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from fedran.core.errors import positive_integer
 from fedran.wire.codec import DEFAULT_BITS
 from fedran.wire.quantisation import check_bits
-from fedran.wire.sizes import head_bytes, mixture_bytes, paper_upload_values, upload_bytes
+from fedran.wire.sizes import head_bytes, mixture_bytes, upload_bytes
 
 MIXTURE_WORTH = 1 / 16
 """A mixture of small groups was as accurate as a summary of this rank per row, at the same width M,
@@ -41,16 +41,6 @@ class Plan:
     """Bytes of that mixture, an estimate."""
     download: int
     """Bytes of the head in float16, with all classes seen so far."""
-    paper_rank: int
-    """The largest rank for the same budget by the paper's formula (8 bytes per value)."""
-    paper_upload: int
-    """The paper's formula (M r + r + M C) x 8 at ``rank``."""
-    gram_upload: int
-    """Bytes of the exact Gram (packed, float32) with float32 class sums."""
-    feature_rows_float32: int | None
-    """Up to this many rows, float32 features are smaller than this upload."""
-    feature_rows_8bit: int | None
-    """The same for features of 8 bits."""
 
 
 def plan(
@@ -76,7 +66,7 @@ def plan(
     n_classes:
         The classes that one client holds in one task. Only their sums are sent.
     in_features:
-        d, the width of the raw features. Adds a comparison with sending features.
+        d, the width of the raw features.
     n_rows:
         The labelled rows that one client holds in one task. With ``in_features``, mixtures are
         considered too.
@@ -91,8 +81,8 @@ def plan(
     --------
     >>> import fedran
     >>> p = fedran.plan(budget_bytes=2_000_000, out_features=8192, n_classes=20)
-    >>> p.rank > 256 and p.upload <= 2_000_000, p.paper_rank
-    (True, 10)
+    >>> p.rank > 256 and p.upload <= 2_000_000
+    True
     >>> p = fedran.plan(200_000, out_features=8192, n_classes=20, in_features=1280, n_rows=2000)
     >>> p.message, p.group_size
     ('mixture', 6)
@@ -114,38 +104,28 @@ def plan(
     if (budget_bytes is None) == (rank is None):
         raise ValueError("give either budget_bytes or rank")
     M, C = out_features, n_classes
-    if rank is not None:
-        if rank > M:
-            raise ValueError(f"rank must be at most out_features = {M}, got {rank}")
-        chosen, budget = rank, upload_bytes(M, rank, C, bits)
-    else:
-        assert budget_bytes is not None
-        chosen, budget = _largest_rank(budget_bytes, M, C, bits), budget_bytes
+    if rank is not None and rank > M:
+        raise ValueError(f"rank must be at most out_features = {M}, got {rank}")
+    if budget_bytes is not None:
+        rank = _largest_rank(budget_bytes, M, C, bits)
         if n_rows is not None:  # rows minus their class means span no more directions
-            chosen = min(chosen, max(0, n_rows - C))
-    upload = upload_bytes(M, chosen, C, bits)
-    seen = classes_seen or C  # the paper's C_t counts all classes so far
-    per_row = None if in_features is None else 4 * in_features
+            rank = min(rank, max(0, n_rows - C))
+    assert rank is not None
     mixture = None
     if budget_bytes is not None and in_features is not None and n_rows is not None:
         mixture = _smallest_groups(budget_bytes, in_features, n_rows, C, min_group, bits)
-    small_rank = chosen < MIXTURE_WORTH * (n_rows or 0)
+    small_rank = rank < MIXTURE_WORTH * (n_rows or 0)
     return Plan(
         out_features=M,
         n_classes=C,
         bits=bits,
         budget=budget_bytes,
         message="mixture" if mixture and small_rank else "summary",
-        rank=chosen,
-        upload=upload,
+        rank=rank,
+        upload=upload_bytes(M, rank, C, bits),
         group_size=None if mixture is None else mixture[0],
         mixture_upload=None if mixture is None else mixture[1],
-        download=head_bytes(M, seen),
-        paper_rank=min(M, max(0, (budget // 8 - M * seen) // (M + 1))),
-        paper_upload=8 * paper_upload_values(M, chosen, seen),
-        gram_upload=4 * (M * (M + 1) // 2 + M * C),
-        feature_rows_float32=None if per_row is None else upload // per_row,
-        feature_rows_8bit=None if per_row is None else upload // (per_row // 4),
+        download=head_bytes(M, classes_seen or C),
     )
 
 

@@ -100,11 +100,6 @@ def head_bytes(out_features: int, n_classes: int) -> int:
     return 2 * out_features * n_classes + PER_CLASS * n_classes + HEADER
 
 
-def paper_upload_values(out_features: int, rank: int, n_classes: int) -> int:
-    """Values in an upload by the paper's formula: M r + r + M C."""
-    return out_features * rank + rank + out_features * n_classes
-
-
 def parse_bytes(text: str) -> int:
     """``"1.5MiB"`` -> 1572864. Plain numbers are bytes.
 

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -281,19 +281,20 @@ class Aggregator:
         with self.lock:
             return self._sum.gram()
 
-    def state(self) -> AggregatorState:
-        """Everything needed to continue, as NumPy arrays and plain values (for ``wire``).
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Plain values and NumPy arrays, which ``absorbed`` completes (for ``wire``).
 
         The arrays are not copied, because a copy of the Gram would double the memory. Write or
         copy them before absorbing more, and hold ``lock`` where other threads are active.
         """
-        values, arrays = self._sum.state()
-        return AggregatorState(values, arrays, self.absorbed)
+        return self._sum.state()
 
-    def restore(self, state: AggregatorState) -> None:
+    def restore(
+        self, values: dict[str, Any], arrays: dict[str, Any], absorbed: dict[Key, str]
+    ) -> None:
         """Replace the state. The aggregator must be new and have the same parameters."""
-        self._sum.restore(state.values, state.arrays)
-        self._absorbed = dict(state.absorbed)
+        self._sum.restore(values, arrays)
+        self._absorbed = dict(absorbed)
         self._digests = set(self._absorbed.values())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -316,12 +317,3 @@ def _require_message(value: object) -> None:
             f"a message is a Summary or a Mixture, got {type(value).__name__}; "
             "decode(upload) makes one from the bytes that a site sent"
         )
-
-
-@dataclass(frozen=True)
-class AggregatorState:
-    """The content of an aggregator: its sum and the digests of uploads."""
-
-    values: dict[str, Any]
-    arrays: dict[str, Any]
-    absorbed: dict[Key, str]

@@ -19,7 +19,6 @@ from fedran.paper import TAU, prototype_labels
 from fedran.settings import at_least, between
 from fedran.wire.codec import decode, encode
 from fedran.wire.quantisation import MAX_BITS, MIN_BITS
-from fedran.wire.sizes import paper_upload_values
 from fedran.wire.summary_codec import Precision
 from fedran_bench.methods.analytic.base import (
     AnalyticMethod,
@@ -124,7 +123,7 @@ class SummaryClient(AnalyticMethod):
 
     def formula(self, in_features: int, n_classes: int) -> int:
         """(M r + r + M C) x 8 bytes, as the FedRAN paper counts."""
-        return 8 * paper_upload_values(self.out_features, self.rank, n_classes)
+        return 8 * (self.out_features * (self.rank + n_classes) + self.rank)
 
     def client(
         self, cstate: ClientState | None, message: bytes, data: ClientData, seed: int
