@@ -23,7 +23,7 @@ import numpy as np
 from choosing import Lines, best_rules, main, regret, split, training_rows
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.private.dp import Budget, Mechanism, Shares, levels_for
-from fedran.core.private.noisy_sums import RIDGE, Release, mean_row
+from fedran.core.private.noisy_sums import RIDGE, NoisySums, mean_row
 from fedran.core.sums.aggregator import Aggregator
 from fedran.data.catalogue import dataset_title
 from fedran_bench.streams.stream import make_stream
@@ -103,7 +103,7 @@ def accuracies(server: Aggregator, H: np.ndarray, y: np.ndarray) -> dict:
     }
 
 
-def noise_of(release: Release) -> dict:
+def noise_of(release: NoisySums) -> dict:
     """The noise of the newest task, for rules that use it."""
     spread = math.sqrt(len(release.gram) * release.gram_variance / 2)
     return {"spread": round(spread, 4), "sums_variance": round(release.sums_variance, 4)}

@@ -24,12 +24,12 @@ import scipy.linalg
 
 import fedran
 from choosing import Lines, at, best_rules, main, regret, split, training_rows
-from fedran.core.private.sketch_sums import Totals, aware_omega, blind_omega, totals
-from fedran.core.solve.nystrom import SKETCH_BASE, SKETCH_SLOPE, totals_to_summary
+from fedran.core.private.sketch_sums import SketchSums, aware_omega, blind_omega, sketch_sums
+from fedran.core.solve.nystrom import SKETCH_BASE, SKETCH_SLOPE, sketch_to_summary
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 from fedran.data.catalogue import dataset_title
-from fedran.wire.fixed_point import totals_fixed_point, totals_rounding
+from fedran.wire.fixed_point import sketch_fixed_point, sketch_rounding
 from fedran_bench.streams.stream import Task, make_stream
 
 RHOS = (0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3.0, 6.0)
@@ -124,15 +124,15 @@ def summed(
     case: Case,
 ) -> fedran.Summary:
     """The summary of one task from the sum of the clients' totals."""
-    parts = [totals(phi(X[rows]), y[rows], task.classes, omega) for rows in task.rows]
+    parts = [sketch_sums(phi(X[rows]), y[rows], task.classes, omega) for rows in task.rows]
     if not case.rounded:
-        return totals_to_summary(sum(parts), omega, phi.fingerprint)
+        return sketch_to_summary(sum(parts), omega, phi.fingerprint)
     K, sizes = case.clients, {"most_rows": case.most_rows, "n_sites": case.clients}
-    fixed = totals_fixed_point(phi.fingerprint, len(task.classes), case.width, **sizes)
+    fixed = sketch_fixed_point(phi.fingerprint, len(task.classes), case.width, **sizes)
     codes = np.sum([fixed.encode(p.vector(), K) for p in parts], axis=0, dtype=np.uint32)
-    total = Totals.from_vector(fixed.decode(codes), task.classes, *omega.shape)
-    rounding = totals_rounding(fixed, K)
-    return totals_to_summary(total, omega, phi.fingerprint, rounding=rounding)
+    total = SketchSums.from_vector(fixed.decode(codes), task.classes, *omega.shape)
+    rounding = sketch_rounding(fixed, K)
+    return sketch_to_summary(total, omega, phi.fingerprint, rounding=rounding)
 
 
 Rule = Callable[[Accounts, int], float]

@@ -21,9 +21,9 @@ import numpy as np
 import fedran
 from choosing import Lines
 from fedran.core.private.dp import Budget, Mechanism
-from fedran.core.private.noisy_sums import Release
-from fedran.core.private.sketch_sums import blind_omega, totals
-from fedran.core.solve.nystrom import totals_to_summary
+from fedran.core.private.noisy_sums import NoisySums
+from fedran.core.private.sketch_sums import blind_omega, sketch_sums
+from fedran.core.solve.nystrom import sketch_to_summary
 from fedran.data.catalogue import dataset_title, load_dataset
 from fedran.leakage import Leakage, measure
 from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
@@ -53,7 +53,7 @@ REFERENCE = 10_500
 FIRST_MARK, LAST_MARK = "<!-- made by benchmarks/leakage.py -->", "<!-- end -->"
 Line = dict[str, Any]
 """What was measured of one message."""
-Message = fedran.Summary | fedran.Mixture | Release
+Message = fedran.Summary | fedran.Mixture | NoisySums
 
 
 class World:
@@ -96,8 +96,8 @@ class World:
     def secure_sum(self):
         """What a server decodes from the sum over the cohort, and the size of one upload."""
         omega = blind_omega(M, SKETCH, (STREAM, 0))
-        total = sum(totals(self.phi(Z), y, self.classes, omega) for Z, y in self.cohort)
-        return totals_to_summary(total, omega, self.phi.fingerprint), 4 * len(total.vector())
+        total = sum(sketch_sums(self.phi(Z), y, self.classes, omega) for Z, y in self.cohort)
+        return sketch_to_summary(total, omega, self.phi.fingerprint), 4 * len(total.vector())
 
     def noisy_sum(self, epsilon: float):
         """The cohort's sum with noise for every row, and the size of one upload."""
@@ -133,7 +133,7 @@ KINDS: tuple[tuple[str, Callable[[World], tuple[Message, int]], bool], ...] = (
 def figures(name: str, w: World, message: Message, size: int, whole: bool) -> dict[str, object]:
     """All figures of one message."""
     started = time.perf_counter()
-    phi = w.phi if isinstance(message, Release) else None
+    phi = w.phi if isinstance(message, NoisySums) else None
     some = np.flatnonzero(np.isin(w.other_y, message.classes))[:REFERENCE]
     found = measure(message, w.Z, w.y, w.other[some], w.other_y[some], partial=whole, phi=phi)
     line = _fields(found, dict(zip(message.classes, message.counts, strict=True)))

@@ -28,7 +28,7 @@ import psutil
 
 import fedran
 from federation import Watch
-from fedran.core.private.sketch_sums import Totals, blind_omega, totals
+from fedran.core.private.sketch_sums import SketchSums, blind_omega, sketch_sums
 from fedran.federation.ops.flower import free_port
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.services import start_federation, stop_federation
@@ -43,7 +43,7 @@ from fedran.federation.secure.contribution import (
     encode_contribution,
     sum_to_summary,
 )
-from fedran.federation.secure.site_state import SiteState
+from fedran.federation.secure.masking import SiteState
 from fedran.federation.server.database import Database
 from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths
@@ -209,7 +209,7 @@ def work_lines() -> list[str]:
 
     H = timed("site", f"random features of {ROWS:,} rows", lambda: phi(Z))
     omega = timed("site", "a blind test matrix", lambda: blind_omega(M, SKETCH, 0))
-    mine: Totals = timed("site", "totals", lambda: totals(H, y, content.classes, omega))
+    mine: SketchSums = timed("site", "totals", lambda: sketch_sums(H, y, content.classes, omega))
     vector = timed("site", "integers", lambda: encode_contribution(mine, content, phi.fingerprint))
     total = np.sum([vector] * SITES, axis=0, dtype=np.uint32)
     summary = timed(

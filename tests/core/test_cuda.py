@@ -7,8 +7,8 @@ import pytest
 
 import fedran
 from fedran.core.features import KINDS
-from fedran.core.private.sketch_sums import blind_omega, totals
-from fedran.core.solve.nystrom import totals_to_summary
+from fedran.core.private.sketch_sums import blind_omega, sketch_sums
+from fedran.core.solve.nystrom import sketch_to_summary
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -79,6 +79,6 @@ def test_a_sum_of_totals_on_the_gpu_gives_the_summary_of_numpy(rows):
     grams = []
     for device in (None, "cuda"):
         X = Z if device is None else torch.asarray(Z, device=device)
-        total = sum(totals(phi(X[k::3]), y[k::3], range(4), omega) for k in range(3))
-        grams.append(totals_to_summary(total, omega, device=device).to(None).gram())
+        total = sum(sketch_sums(phi(X[k::3]), y[k::3], range(4), omega) for k in range(3))
+        grams.append(sketch_to_summary(total, omega, device=device).to(None).gram())
     assert np.linalg.norm(grams[0] - grams[1]) < 1e-4 * np.linalg.norm(grams[0])

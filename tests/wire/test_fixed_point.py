@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core.errors import Refused
 from fedran.core.private.sketch_sums import (
-    Totals,
+    SketchSums,
     aware_omega,
     blind_omega,
-    totals,
+    sketch_sums,
 )
-from fedran.core.solve.nystrom import SKETCH_BASE, totals_to_summary
+from fedran.core.solve.nystrom import SKETCH_BASE, sketch_to_summary
 from fedran.wire.fixed_point import (
     FixedPoint,
     largest_code,
     row_bounds,
-    totals_fixed_point,
-    totals_rounding,
+    sketch_fixed_point,
+    sketch_rounding,
 )
 from helpers.core.reference import quick
 
@@ -102,8 +102,8 @@ def test_honest_totals_fit_into_the_public_scales(kind, n_sites):
     H, y = phi(Z), np.repeat([0, 1], 32)
     seen = fedran.summarize(H[:32], y[:32], 16)
     for omega in (blind_omega(512, 32, 1), aware_omega(seen.factor, 32, 1), None):
-        total = totals(H, y, (0, 1), omega)
-        fixed = totals_fixed_point(phi.fingerprint, 2, total.width, most_rows=64, n_sites=n_sites)
+        total = sketch_sums(H, y, (0, 1), omega)
+        fixed = sketch_fixed_point(phi.fingerprint, 2, total.width, most_rows=64, n_sites=n_sites)
         vector = total.vector()
         decoded = fixed.decode(fixed.encode(vector, n_sites))
         assert np.all(np.abs(decoded - vector) <= np.repeat(fixed.errors(), fixed.sizes))
@@ -119,13 +119,13 @@ def test_rounding_hardly_changes_the_summary():
     y = rng.integers(0, 4, 1500)
     H = phi(rng.standard_normal((4, 30))[y] / 2 + 2 * spread * rng.standard_normal((1500, 30)))
     for omega in (blind_omega(400, 60, 1), None):
-        parts = [totals(H[i::5], y[i::5], range(4), omega) for i in range(5)]
+        parts = [sketch_sums(H[i::5], y[i::5], range(4), omega) for i in range(5)]
         width = parts[0].width
-        fixed = totals_fixed_point(phi.fingerprint, 4, width, most_rows=4096, n_sites=5)
+        fixed = sketch_fixed_point(phi.fingerprint, 4, width, most_rows=4096, n_sites=5)
         codes = np.sum([fixed.encode(p.vector(), 5) for p in parts], axis=0, dtype=np.uint32)
-        total = Totals.from_vector(fixed.decode(codes), range(4), 400, width)
-        rounded = totals_to_summary(total, omega, rounding=totals_rounding(fixed, 5)).validate()
-        exact = totals_to_summary(sum(parts), omega)
+        total = SketchSums.from_vector(fixed.decode(codes), range(4), 400, width)
+        rounded = sketch_to_summary(total, omega, rounding=sketch_rounding(fixed, 5)).validate()
+        exact = sketch_to_summary(sum(parts), omega)
         change = np.linalg.norm(rounded.gram() - exact.gram(), 2)
         assert change < SKETCH_BASE * exact.accounts.mean_row_energy
         true = np.linalg.norm(rounded.gram() - H.T @ H, 2)
@@ -140,14 +140,14 @@ def test_few_rows_at_coarse_scales_give_a_valid_summary(rows, n_sites, seed):
     phi = fedran.RandomFeatures(6, 64, seed=1)
     H, y = phi(rng.standard_normal((rows, 6))), list(range(rows))
     for omega in (blind_omega(64, 8, 1), None):
-        found = totals(H, y, range(5), omega)
-        fixed = totals_fixed_point(
+        found = sketch_sums(H, y, range(5), omega)
+        fixed = sketch_fixed_point(
             phi.fingerprint, 5, found.width, most_rows=2**17, n_sites=n_sites
         )
         vector = fixed.decode(fixed.encode(found.vector(), n_sites))
-        total = Totals.from_vector(vector, range(5), 64, found.width)
-        rounding = totals_rounding(fixed, n_sites)
-        summary = totals_to_summary(total, omega, phi.fingerprint, rounding=rounding).validate()
+        total = SketchSums.from_vector(vector, range(5), 64, found.width)
+        rounding = sketch_rounding(fixed, n_sites)
+        summary = sketch_to_summary(total, omega, phi.fingerprint, rounding=rounding).validate()
         assert summary.rank == 0
         assert summary.classes == tuple(y)
         agg = fedran.Aggregator(64, fingerprint=phi.fingerprint)

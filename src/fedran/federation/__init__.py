@@ -12,8 +12,8 @@ One task passes through these modules:
 2. ``site.app`` answers. ``site.worker`` starts a process, in which ``site.source`` reads the rows
    and ``site.upload`` makes a summary or a mixture of them. The signed envelope
    (``protocol.identity``) waits in ``site.outbox``.
-3. ``server.store`` decides about each envelope: ``server.validation`` refuses,
-   ``server.quarantine`` asks a person. What is accepted goes to ``server.database``, then into the
+3. ``server.store`` decides about each envelope: ``server.admission`` refuses,
+   accepts, or asks a person. What is accepted goes to ``server.database``, then into the
    sum (``server.state``).
 4. ``server.head`` solves the classifier, and ``server.gate`` tests it. Receipts
    (``protocol.receipts``) and classifier go back to the sites.

@@ -17,13 +17,13 @@ from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import MISSING, Label
 from fedran.core.mixture import Mixture
-from fedran.core.private.noisy_sums import Release, noisy_ridge
+from fedran.core.private.noisy_sums import NoisySums, noisy_ridge
 from fedran.core.solve.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
 from fedran.core.sums.exact_sum import ExactSum
 
-Message = Summary | Mixture | Release
+Message = Summary | Mixture | NoisySums
 LIFTED = 2048
 """Random features to which mixtures are lifted for the attack on the head."""
 
@@ -135,7 +135,7 @@ def class_means(message: Message) -> Float64[NDArray[Any], "C m"]:
     """The mean row of each class of the message, in the order of its classes."""
     if isinstance(message, Summary):
         return np.asarray(message.sums.means.T)
-    if isinstance(message, Release):
+    if isinstance(message, NoisySums):
         return (message.sums / np.maximum(message.counts, 1.0)).T
     sums = {c: np.zeros(message.in_features) for c in message.classes}
     for part in message.parts:
@@ -154,8 +154,8 @@ def read(
         return _of_summary(message, classes), lambda rows: _of_summary(
             summarize(rows.X, rows.codes, rank, center=center), numbers
         )
-    if isinstance(message, Release):
-        return _of_release(message, classes), lambda rows: _of_release(
+    if isinstance(message, NoisySums):
+        return _of_noisy_sums(message, classes), lambda rows: _of_noisy_sums(
             _noisy_sums(rows, len(classes), message, rng), numbers
         )
     as_it_is = RandomFeatures(message.in_features, 1, "relu")  # its rows need no preparation
@@ -204,28 +204,28 @@ def _of_mixture(mixture: Mixture, classes: Sequence[Label], phi: RandomFeatures)
     )
 
 
-def _of_release(release: Release, classes: Sequence[Label]) -> Evidence:
+def _of_noisy_sums(sums: NoisySums, classes: Sequence[Label]) -> Evidence:
     """The scatter is what the Gram exceeds the class means by. Noise makes some of it negative."""
-    chosen = [release.classes.index(c) for c in classes]
-    means = class_means(release)
-    between = (means.T * np.maximum(release.counts, 1.0)) @ means
-    values, vectors = np.linalg.eigh(release.gram - between)
+    chosen = [sums.classes.index(c) for c in classes]
+    means = class_means(sums)
+    between = (means.T * np.maximum(sums.counts, 1.0)) @ means
+    values, vectors = np.linalg.eigh(sums.gram - between)
     columns = (vectors * np.sqrt(np.abs(values))).astype(np.float32)
-    summary = release.summary()
+    summary = sums.summary()
     head = ShadowHead.of(summary, noisy_ridge(summary.accounts, summary.out_features))
-    weights = np.zeros((len(release.gram), len(classes)), dtype=np.float32)
+    weights = np.zeros((len(sums.gram), len(classes)), dtype=np.float32)
     known = [i for i, c in enumerate(classes) if c in summary.classes]
     weights[:, known] = head.weights[:, [summary.classes.index(classes[i]) for i in known]]
     return Evidence(
         means=means[chosen].astype(np.float32),
-        counts=np.maximum(release.counts[chosen], 1.0),
+        counts=np.maximum(sums.counts[chosen], 1.0),
         factor=columns[:, values > 0],
         surplus=columns[:, values <= 0],
         weights=weights,
     )
 
 
-def _noisy_sums(rows: Rows, n_classes: int, like: Release, rng: np.random.Generator) -> Release:
+def _noisy_sums(rows: Rows, n_classes: int, like: NoisySums, rng: np.random.Generator) -> NoisySums:
     """Sums of other rows with noise of the same variances."""
     X = rows.X.astype(np.float64)
     d = X.shape[1]

@@ -13,7 +13,7 @@ from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.labels import MISSING, Label, encode_labels, recode
 from fedran.core.mixture import Mixture
-from fedran.core.private.noisy_sums import Release
+from fedran.core.private.noisy_sums import NoisySums
 from fedran.core.summary import Summary
 from fedran.core.sums.class_sums import ClassSums
 from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
@@ -122,7 +122,7 @@ def measure(
     ----------
     message:
         A ``Summary`` or a ``Mixture``, as a server would decode it: rounding protects a little.
-        Or a ``Release`` of noisy sums over prepared rows (``fedran.core.private.dp``), which
+        Or a ``NoisySums`` over prepared rows (``fedran.core.private.dp``), which
         needs ``phi`` and ``partial``.
     Z, y:
         The features (n, d) and labels that the message describes. Rows without a label, and
@@ -144,13 +144,13 @@ def measure(
     The attacks are lower bounds: a message can leak more than they find. Scores are compared
     within classes, so an AUC of 0.5 means that members and other rows of a class look alike.
     """
-    if not isinstance(message, (Summary, Mixture, Release)):
+    if not isinstance(message, (Summary, Mixture, NoisySums)):
         got = type(message).__name__
-        raise TypeError(f"message must be a Summary, a Mixture or a Release, got {got}")
-    if not isinstance(message, Release):
+        raise TypeError(f"message must be a Summary, a Mixture or a NoisySums, got {got}")
+    if not isinstance(message, NoisySums):
         message = message.to(None)
     if phi is None:
-        if isinstance(message, Release) or message.fingerprint is None:
+        if isinstance(message, NoisySums) or message.fingerprint is None:
             raise ValueError("the message names no feature map: pass phi=")
         phi = feature_map(message.fingerprint)
     rng, classes = np.random.default_rng(seed), message.classes
@@ -240,7 +240,7 @@ def _described(
     message: Message, phi: RandomFeatures, X: NDArray[np.float32], codes: NDArray[np.int64]
 ) -> Rows:
     """Prepared rows as the message describes them, and as its head takes them."""
-    H = X if isinstance(message, Release) else to_numpy(phi.project(X))
+    H = X if isinstance(message, NoisySums) else to_numpy(phi.project(X))
     return Rows(X if isinstance(message, Mixture) else H, H, codes)
 
 
@@ -252,7 +252,7 @@ def _of_classes(rows: Rows, tested: list[int]) -> Rows:
 
 def _check_match(message: Message, rows: Rows, partial: bool) -> None:
     """Refuse rows that are not those of the message: the attacks would find nothing in it."""
-    if isinstance(message, Release):
+    if isinstance(message, NoisySums):
         if not partial:
             raise ValueError("noisy sums do not state exact counts: pass partial=True")
         return

@@ -133,10 +133,10 @@ def row_bounds(fingerprint: Fingerprint) -> tuple[float, float]:
     return norm, min(DEVIATIONS, norm)
 
 
-def totals_fixed_point(
+def sketch_fixed_point(
     fingerprint: Fingerprint, n_classes: int, width: int | None, *, most_rows: int, n_sites: int
 ) -> FixedPoint:
-    """The scales for ``Totals``, from facts that are public before any data.
+    """The scales for ``SketchSums``, from facts that are public before any data.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def totals_fixed_point(
     return FixedPoint.for_bounds(section_sizes(n_classes, M, width), bounds, n_sites)
 
 
-def totals_rounding(fixed: FixedPoint, n_sites: int) -> RoundingErrors:
-    """The errors of ``Totals`` that travelled in this form, for ``totals_to_summary``."""
+def sketch_rounding(fixed: FixedPoint, n_sites: int) -> RoundingErrors:
+    """The errors of ``SketchSums`` that travelled in this form, for ``sketch_to_summary``."""
     _, energy, sums, sketch = fixed.errors()
     return RoundingErrors(n_sites, sums, sketch, energy)

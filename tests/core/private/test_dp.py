@@ -185,7 +185,7 @@ def test_a_release_without_noise_is_the_sum_of_the_rows():
     plain = Mechanism(6, Budget(1.0), levels=10**5)
     for mechanism in (plain, replace(plain, center=0.3 * rng.standard_normal(6), norm=2.5)):
         vector = mechanism.sums(rows, labels, ["b", "a", "none"])
-        release = mechanism.release(vector, ["b", "a", "none"], sites=2)
+        release = mechanism.noisy_sums(vector, ["b", "a", "none"], sites=2)
         assert release.classes == ("a", "b", "none")
         assert np.allclose(release.gram, rows.T @ rows, atol=1e-2)
         assert np.allclose(release.sums[:, 0], rows[labels == "a"].sum(axis=0), atol=1e-2)
@@ -200,7 +200,7 @@ def test_centred_rows_need_less_noise():
     first = Mechanism(5, Budget(1.0))
     later = first.centred(np.full(5, 0.2))
     variances = [
-        m.release(m.sums(np.zeros((0, 5)), [], [0]), [0]).gram_variance for m in (first, later)
+        m.noisy_sums(m.sums(np.zeros((0, 5)), [], [0]), [0]).gram_variance for m in (first, later)
     ]
     assert variances[1] == pytest.approx(0.8**4 * variances[0], rel=1e-3)
 
@@ -253,7 +253,7 @@ def test_wrong_data_are_an_error():
     with pytest.raises(ValueError, match="NaN"):
         mechanism.sums(np.array([[np.nan, 0.0]]), ["a"], ["a"])
     with pytest.raises(ValueError, match="expected 6 integers"):
-        mechanism.release(np.zeros(5, dtype=np.int64), ["a"])
+        mechanism.noisy_sums(np.zeros(5, dtype=np.int64), ["a"])
     with pytest.raises(ValueError, match="exceed 2\\*\\*53"):
         replace(mechanism, levels=10**8).sums(np.eye(2), ["a", "a"], ["a"])
     with pytest.raises(ValueError, match="honest must be 1, got 3"):

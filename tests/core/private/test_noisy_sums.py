@@ -8,7 +8,7 @@ import pytest
 import fedran
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.private.dp import Budget, Mechanism
-from fedran.core.private.noisy_sums import Release, corrected, mean_row, noisy_ridge
+from fedran.core.private.noisy_sums import NoisySums, corrected, mean_row, noisy_ridge
 from fedran.core.sums.class_sums import ClassSums
 
 
@@ -38,7 +38,7 @@ def release_of(H, codes, classes, variance=0.0):
     onehot = np.eye(len(classes))[codes]
     norm = float(np.linalg.norm(H, axis=1).max())
     counts = onehot.sum(axis=0)
-    return Release(classes, H.T @ H, H.T @ onehot, counts, norm, variance, variance, variance)
+    return NoisySums(classes, H.T @ H, H.T @ onehot, counts, norm, variance, variance, variance)
 
 
 def test_without_noise_the_summary_is_that_of_the_rows():

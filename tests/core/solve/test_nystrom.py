@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.core.private.sketch_sums import Totals, blind_omega, totals
-from fedran.core.solve.nystrom import RoundingErrors, sketch_ridge, totals_to_summary
+from fedran.core.private.sketch_sums import SketchSums, blind_omega, sketch_sums
+from fedran.core.solve.nystrom import RoundingErrors, sketch_ridge, sketch_to_summary
 from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.accounts import Accounts
 from helpers.core.reference import features, onehot, quick, spectral
@@ -39,8 +39,8 @@ def test_a_sketch_as_wide_as_the_rank_rebuilds_the_gram(made, extra, seed, dtype
     width = min(M, max(1, rank + extra))
     room = 1e-4 * (1 + (H**2).sum())
     for omega in (blind_omega(M, width, seed), None):
-        total = sum(totals(H.astype(dtype), y, CLASSES, omega) for H, y in parts)
-        summary = totals_to_summary(total, omega).validate()
+        total = sum(sketch_sums(H.astype(dtype), y, CLASSES, omega) for H, y in parts)
+        summary = sketch_to_summary(total, omega).validate()
         error = spectral(rebuilt(summary) - W)
         assert error <= summary.accounts.eps_G + 0.01 * room
         if omega is not None:
@@ -57,8 +57,8 @@ def test_the_accounts_of_a_narrow_sketch_are_true(made, width, seed):
     M, parts = made
     H, y = pooled(parts)
     omega = blind_omega(M, min(width, M), seed)
-    total = sum(totals(H, y, CLASSES, omega) for H, y in parts)
-    summary = totals_to_summary(total, omega).validate()
+    total = sum(sketch_sums(H, y, CLASSES, omega) for H, y in parts)
+    summary = sketch_to_summary(total, omega).validate()
     W, found, acc = within(H, y), rebuilt(summary), summary.accounts
     room = 1e-5 * (1 + acc.energy)
     assert spectral(found - W) <= acc.eps_G + room
@@ -84,15 +84,15 @@ def test_errors_of_the_size_that_rounding_states_stay_within_the_bounds(made, wi
     H, y = pooled(parts)
     rng = np.random.default_rng(seed)
     for omega in (blind_omega(M, min(width, M), seed), None):
-        exact = sum(totals(H, y, CLASSES, omega) for H, y in parts)
+        exact = sum(sketch_sums(H, y, CLASSES, omega) for H, y in parts)
         vector = exact.vector()
         C, start = len(CLASSES), len(CLASSES) + 1
         noise = rng.uniform(-error, error, (len(parts), len(vector) - start)).sum(axis=0)
         present = np.repeat([c in y for c in CLASSES], M)
         noise[: C * M] *= present
         vector[start:] += noise
-        total = Totals.from_vector(vector, CLASSES, M, exact.width)
-        summary = totals_to_summary(total, omega, rounding=RoundingErrors(len(parts), error, error))
+        total = SketchSums.from_vector(vector, CLASSES, M, exact.width)
+        summary = sketch_to_summary(total, omega, rounding=RoundingErrors(len(parts), error, error))
         acc = summary.validate().accounts
         assert np.linalg.norm(summary.gram() - H.T @ H, 2) <= acc.eps_G + 1e-5 * (1 + acc.energy)
         present = onehot(y, summary.classes)
@@ -106,11 +106,11 @@ def test_small_eigenvalues_do_not_amplify_errors():
     H = rng.standard_normal((n, 8)) @ rng.standard_normal((8, M))
     y = rng.choice(CLASSES, n).tolist()
     omega, error = blind_omega(M, 40, 1), 1e-3
-    total = totals(H, y, CLASSES, omega)
-    noisy = Totals(
+    total = sketch_sums(H, y, CLASSES, omega)
+    noisy = SketchSums(
         total.sums, total.energy, total.sketch + rng.uniform(-error, error, total.sketch.shape)
     )
-    summary = totals_to_summary(noisy, omega, rounding=RoundingErrors(1, 0.0, error))
+    summary = sketch_to_summary(noisy, omega, rounding=RoundingErrors(1, 0.0, error))
     W, Y = within(H, y), onehot(y, CLASSES)
     S = noisy.sketch - (H.T @ Y / Y.sum(0)) @ (H.T @ Y).T @ omega
     core = omega.T @ S
@@ -121,8 +121,8 @@ def test_small_eigenvalues_do_not_amplify_errors():
 def test_a_packed_gram_gives_the_summary_of_the_rows():
     rng = np.random.default_rng(0)
     H, y = features(rng, 60, 20, 0.3), rng.choice(CLASSES, 60)
-    total = totals(H, y, CLASSES)
-    summary = totals_to_summary(total, None).validate()
+    total = sketch_sums(H, y, CLASSES)
+    summary = sketch_to_summary(total, None).validate()
     best = fedran.summarize(H, y, None)
     assert summary.rank == best.rank
     np.testing.assert_allclose(summary.sigma, best.sigma, rtol=1e-5)
@@ -135,9 +135,9 @@ def test_an_aggregator_absorbs_the_rebuilt_summary_and_solves_as_with_the_rows()
     Z, y = rng.standard_normal((90, 6)), rng.choice(CLASSES, 90)
     H = phi(Z)
     omega = blind_omega(40, 40, 3)
-    total = sum(totals(H[i::3], y[i::3], CLASSES, omega) for i in range(3))
+    total = sum(sketch_sums(H[i::3], y[i::3], CLASSES, omega) for i in range(3))
     heads = []
-    for s in (totals_to_summary(total, omega, phi.fingerprint), exact_summary(H, y, phi)):
+    for s in (sketch_to_summary(total, omega, phi.fingerprint), exact_summary(H, y, phi)):
         agg = fedran.Aggregator(40, fingerprint=phi.fingerprint)
         assert agg.absorb(s, client="all", task="t")
         heads.append(agg.solve(Ridge.relative(0.05)))
@@ -159,20 +159,20 @@ def test_torch_gives_what_numpy_gives():
     rng = np.random.default_rng(0)
     H, y = features(rng, 50, 16).astype(np.float32), rng.choice(CLASSES, 50)
     for omega in (blind_omega(16, 6, 0), None):
-        numpy_total = totals(H, y, CLASSES, omega)
+        numpy_total = sketch_sums(H, y, CLASSES, omega)
         torch_omega = None if omega is None else torch.from_numpy(omega)
-        torch_total = totals(torch.from_numpy(H), y, CLASSES, torch_omega)
+        torch_total = sketch_sums(torch.from_numpy(H), y, CLASSES, torch_omega)
         np.testing.assert_allclose(torch_total.vector(), numpy_total.vector(), rtol=1e-5, atol=1e-4)
-        one = totals_to_summary(numpy_total, omega)
-        two = totals_to_summary(torch_total, torch_omega, device="cpu").to(None)
+        one = sketch_to_summary(numpy_total, omega)
+        two = sketch_to_summary(torch_total, torch_omega, device="cpu").to(None)
         np.testing.assert_allclose(two.gram(), one.gram(), atol=1e-3)
         assert two.accounts.cut == pytest.approx(one.accounts.cut, abs=1e-3)
 
 
 def test_no_row_at_all_is_an_empty_summary():
     omega = blind_omega(5, 2, 0)
-    total = totals(np.zeros((0, 5)), [], CLASSES, omega)
-    summary = totals_to_summary(total, omega).validate()
+    total = sketch_sums(np.zeros((0, 5)), [], CLASSES, omega)
+    summary = sketch_to_summary(total, omega).validate()
     assert (summary.rank, summary.classes, summary.accounts.n_rows) == (0, (), 0)
 
 
@@ -183,7 +183,7 @@ def test_no_row_at_all_is_an_empty_summary():
         (0, -1.0, "counts"),
         (0, 0.0, "class_sums"),
         (3, -1.0, "energy"),
-        (3, np.nan, "totals"),
+        (3, np.nan, "sketch_sums"),
         (3, 1.0, "class_sums"),
         (4, 1e6, "class_sums"),
         (-1, 1e6, "sketch"),
@@ -195,12 +195,12 @@ def test_impossible_sums_are_refused(where, value, field, width):
     rng = np.random.default_rng(0)
     H, y = features(rng, 30, 6), rng.choice(CLASSES[:2], 30)
     omega = None if width is None else blind_omega(6, width, 0)
-    vector = totals(H, y, CLASSES, omega).vector()
+    vector = sketch_sums(H, y, CLASSES, omega).vector()
     vector[where] = value
 
     def made():
-        total = Totals.from_vector(vector, CLASSES, 6, width)
-        return totals_to_summary(total, omega).validate()
+        total = SketchSums.from_vector(vector, CLASSES, 6, width)
+        return sketch_to_summary(total, omega).validate()
 
     if field is None:  # more energy than the sketch shows is possible: it counts as cut
         assert made().accounts.cut > 0
@@ -213,14 +213,14 @@ def test_sketches_by_different_matrices_are_refused():
     rng = np.random.default_rng(0)
     H, y = features(rng, 200, 30), rng.choice(CLASSES, 200)
     ours, other = blind_omega(30, 10, 0), blind_omega(30, 10, 1)
-    total = totals(H, y, CLASSES, ours) + totals(H, y, CLASSES, other)
+    total = sketch_sums(H, y, CLASSES, ours) + sketch_sums(H, y, CLASSES, other)
     with pytest.raises(Refused, match="same Omega"):
-        totals_to_summary(total, ours)
+        sketch_to_summary(total, ours)
 
 
 def test_an_omega_that_does_not_fit_is_named():
-    total = totals(np.ones((2, 5)), ["ant", "ant"], CLASSES, blind_omega(5, 2, 0))
+    total = sketch_sums(np.ones((2, 5)), ["ant", "ant"], CLASSES, blind_omega(5, 2, 0))
     with pytest.raises(ValueError, match="as the sketch"):
-        totals_to_summary(total, blind_omega(5, 3, 0))
+        sketch_to_summary(total, blind_omega(5, 3, 0))
     with pytest.raises(ValueError, match="independent"):
-        totals_to_summary(total, np.ones((5, 2)))
+        sketch_to_summary(total, np.ones((5, 2)))

@@ -77,9 +77,7 @@ def test_a_new_server_has_settings_roster_and_certificates(server):
         {"deadline": 7.5, "min_clients": 3, "budget_bytes": 4096},
         {"seed": 5},
         {"catch_up": 5.0},
-        {"largest_upload": 2_000_000},
         {"snapshot_every": 3},
-        {"state": "elsewhere"},
         {"source": {"backbone": "mine", "weights": "ab"}},
         {"source": "smile \U0001f600"},
     ],
@@ -289,12 +287,6 @@ def test_folders_are_found_from_inside_and_from_above(trial, tmp_path, monkeypat
         for wrong in (tmp_path, tmp_path / "none"):
             with pytest.raises(FileNotFoundError, match=words):
                 find(wrong)
-
-
-def test_state_and_roster_paths_follow_the_settings(server):
-    with server.settings_file.open("a") as file:
-        file.write('state = "memory"\nroster = "who.toml"\n')
-    assert (server.state, server.roster) == (server.folder / "memory", server.folder / "who.toml")
 
 
 def test_sites_of_a_table_know_its_column_of_labels(tmp_path):

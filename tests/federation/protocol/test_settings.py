@@ -140,7 +140,7 @@ def test_a_sketch_that_is_not_smaller_than_the_gram_matrix_is_replaced_by_it(ske
         ({"classes": None}, "needs `classes`"),
         ({"message": "mixture"}, "mixtures do not add"),
         ({"kind": "relu"}, "bounded norm"),
-        ({"out_features": 8192, "sketch": 0}, "largest_upload must be at least"),
+        ({"out_features": 16384, "sketch": 0}, "a smaller `sketch` needs fewer"),
     ],
 )
 def test_settings_that_do_not_fit_secure_sums_are_refused(changes, words):

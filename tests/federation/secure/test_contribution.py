@@ -10,7 +10,7 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.core.private.sketch_sums import totals
+from fedran.core.private.sketch_sums import sketch_sums
 from fedran.federation.secure.contribution import (
     Content,
     encode_aware_omega,
@@ -30,7 +30,7 @@ def rows(seed, n=30):
 
 def summed(content, encoded=b"", seeds=(1, 2, 3)):
     omega = content.test_matrix(64, encoded)
-    found = [totals(*rows(seed), content.classes, omega) for seed in seeds]
+    found = [sketch_sums(*rows(seed), content.classes, omega) for seed in seeds]
     codes = [encode_contribution(t, content, PHI.fingerprint) for t in found]
     total = np.sum(codes, axis=0, dtype=np.uint32)
     return sum_to_summary(total, content, PHI.fingerprint, 64, len(seeds), encoded)
@@ -68,7 +68,7 @@ def test_every_field_of_the_content_changes_its_digest_and_survives_a_message():
 def test_more_rows_or_larger_numbers_than_agreed_are_not_sent():
     H, y = rows(1, 101)
     with pytest.raises(Refused, match="rows: expected at most 100, the server's max_rows, got 101"):
-        encode_contribution(totals(H, y, CONTENT.classes), CONTENT, PHI.fingerprint)
-    large = totals(1e6 * H[:50], y[:50], CONTENT.classes)
+        encode_contribution(sketch_sums(H, y, CONTENT.classes), CONTENT, PHI.fingerprint)
+    large = sketch_sums(1e6 * H[:50], y[:50], CONTENT.classes)
     with pytest.raises(ValueError, match="nothing was sent"):
         encode_contribution(large, CONTENT, PHI.fingerprint)

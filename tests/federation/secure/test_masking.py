@@ -19,7 +19,7 @@ from fedran.federation.secure.ciphers import (
     private_key,
     self_mask_key,
 )
-from fedran.federation.secure.site_state import SiteState
+from fedran.federation.secure.masking import SiteState
 from helpers.federation.secure_sums import KEYS, made_attempt, made_cohort
 
 

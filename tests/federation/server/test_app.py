@@ -8,6 +8,7 @@ from flwr.app import Context, RecordDict
 
 from fedran.core.errors import Refused
 from fedran.federation.server import app
+from fedran.federation.server import settings as server_settings
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
 from helpers.federation.made_federation import D, M, Sites
@@ -38,20 +39,20 @@ def opened(here):
         store.close()
 
 
-def test_the_store_is_in_the_folder_of_the_settings_and_can_be_opened_again(opened, sites, here):
+def test_the_store_is_in_the_folder_of_the_server_and_can_be_opened_again(opened, sites, here):
     blob = sites.envelope("site-1", "may")
-    assert opened(state="memory").receive(blob).outcome == "accepted"
-    assert (here / "memory" / "store.db").is_file()
-    assert opened(state="memory").receive(blob).outcome == "duplicate"
+    assert opened().receive(blob).outcome == "accepted"
+    assert (here / "state" / "store.db").is_file()
+    assert opened().receive(blob).outcome == "duplicate"
 
 
-def test_the_store_applies_the_rules_of_the_settings(opened, sites):
+def test_the_store_applies_the_rules_of_the_settings(opened, sites, monkeypatch):
     blob = sites.envelope("site-1", "may")
-    small = opened(largest_upload=2048, budget_bytes=1024, state="a")
+    assert "feature map differs" in opened(seed=1).receive(blob).reason
+    assert "feature map differs" in opened(source="other").receive(blob).reason
+    monkeypatch.setattr(server_settings, "LEAST_LIMIT", 1024)
     assert len(blob) > 2048
-    assert "at most 2048" in small.receive(blob).reason
-    assert "feature map differs" in opened(seed=1, state="b").receive(blob).reason
-    assert "feature map differs" in opened(source="other", state="c").receive(blob).reason
+    assert "at most 2048" in opened(budget_bytes=1024).receive(blob).reason
 
 
 @pytest.mark.parametrize(("given", "expected"), [(0.0, 3600.0), (90.0, 90.0)])

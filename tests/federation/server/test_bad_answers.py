@@ -17,6 +17,7 @@ from flwr.app import (
 
 import fedran
 from fedran.federation.protocol.transport import message_content
+from fedran.federation.server import settings as server_settings
 from helpers.federation.fleet import NAMES, Site, events, honest, named, raw, served, text
 from helpers.federation.made_federation import D, M, full_disk, upload
 
@@ -56,10 +57,11 @@ def test_a_forged_answer_for_another_site_counts_for_nobody(server, sites):
     assert events(server, "task")[-1]["missing"] == []
 
 
-def test_an_upload_that_is_too_large_is_refused_and_the_others_are_not(server, sites):
+def test_an_upload_that_is_too_large_is_refused_and_the_others_are_not(server, sites, monkeypatch):
+    monkeypatch.setattr(server_settings, "LEAST_LIMIT", 1024)
     nodes = honest(sites)
     nodes[11] = Site("site-1", sites.envelope("site-1", "may"), b"\0" * 5000)
-    assert server("may", nodes, largest_upload=4096, budget_bytes=3072) == "complete"
+    assert server("may", nodes, budget_bytes=3072) == "complete"
     assert sorted(r["outcome"] for r in nodes[11].receipts) == ["accepted", "refused"]
     assert any("at most 4096 bytes" in r["reason"] for r in nodes[11].receipts)
 
@@ -120,11 +122,12 @@ def test_an_unsigned_client_name_beside_an_upload_proves_nothing(server, sites):
 
 
 @pytest.mark.parametrize("body", CASES)
-def test_a_malformed_answer_does_not_affect_other_nodes(body, server, sites, caplog):
+def test_a_malformed_answer_does_not_affect_other_nodes(body, server, sites, caplog, monkeypatch):
+    monkeypatch.setattr(server_settings, "LEAST_LIMIT", 1024)
     nodes = honest(sites, names=NAMES[:2])
     nodes = {13: lambda m: body, **nodes}
     with caplog.at_level(logging.WARNING):
-        assert server("may", nodes, largest_upload=4096, budget_bytes=3072) == "quorum"
+        assert server("may", nodes, budget_bytes=3072) == "quorum"
     assert "node 13: " in caplog.text
     assert "\x1b" not in caplog.text
     assert len(server.grid.of(MessageType.TRAIN, 13)) == 1

@@ -17,6 +17,7 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.transport import blobs_of
 from fedran.federation.secure.attempt import Stage
+from fedran.federation.server import admission
 from fedran.federation.server.gate import ValidationSet, gains_without
 from fedran.federation.server.round import Round
 from fedran.federation.site.sum_files import SumFiles
@@ -225,10 +226,11 @@ def test_a_site_whose_file_is_damaged_refuses_that_task_and_no_other(three):
     assert three.run("june") == "complete"
 
 
-def test_an_unusual_sum_waits_for_a_person(three):
-    assert three.run("may", first_rows=10) == "short"
+def test_an_unusual_sum_waits_for_a_person(three, monkeypatch):
+    monkeypatch.setattr(admission, "FIRST_ROWS", 10)
+    assert three.run("may") == "short"
     assert cohorts(three, "may") == {}
-    assert three.run("may", first_rows=10) == "short"
+    assert three.run("may") == "short"
     with three.store() as store:
         (waiting,) = store.database.quarantine()
         assert waiting == ("cohort-1", "may"), "the sum was not made twice"

@@ -10,8 +10,9 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.core.mixture import DRAWS
 from fedran.federation.protocol.receipts import Code
+from fedran.federation.server import admission
 from fedran.federation.server import store as module
-from fedran.federation.server.quarantine import why_unusual
+from fedran.federation.server.admission import why_unusual
 from fedran.federation.server.schema import describe_upload
 from helpers.federation.made_federation import PHI, SETTINGS, D, M, Sites, repeated, upload
 
@@ -85,8 +86,9 @@ def test_a_cap_replaces_the_comparison_with_the_median(sites, make_store):
     assert [r.code for r in send(store, sites, upload(1), larger(2, 400))] == [Code.ACCEPTED] * 2
 
 
-def test_the_first_upload_waits_if_it_is_large(sites, make_store):
-    store = make_store(first_rows=100)
+def test_the_first_upload_waits_if_it_is_large(sites, make_store, monkeypatch):
+    monkeypatch.setattr(admission, "FIRST_ROWS", 100)
+    store = make_store()
     assert store.receive(sites.envelope("site-1", "may", larger(1, 6))).code == Code.QUARANTINED
     assert store.receive(sites.envelope("site-2", "may", larger(2, 5))).code == Code.ACCEPTED
     # Uploads of the sender itself are no reference: it cannot raise its own limit.
@@ -213,12 +215,10 @@ def test_the_rows_that_a_mixture_makes_the_server_draw_are_bounded_by_the_cap(si
 
 def test_labels_whose_head_no_site_could_read_are_refused(sites, make_store, monkeypatch):
     """Two uploads with thousands of empty classes stopped the delivery of heads."""
-    from fedran.federation.server import validation
-
     store = make_store()
     assert send(store, sites, upload(1))[0].code == Code.ACCEPTED
-    limits = replace(validation.DEFAULT_LIMITS, classes=3)
-    monkeypatch.setattr(validation, "DEFAULT_LIMITS", limits)
+    limits = replace(admission.DEFAULT_LIMITS, classes=3)
+    monkeypatch.setattr(admission, "DEFAULT_LIMITS", limits)
     receipt = store.receive(sites.envelope("site-2", "may", upload(2, classes=(5, 6, 7))))
     assert (receipt.code, "sites can read" in receipt.reason) == (Code.TOO_MANY_CLASSES, True)
     fewer = store.receive(sites.envelope("site-2", "may", upload(2, classes=(5, 1))))

@@ -17,7 +17,7 @@ def sites():
 
 @pytest.fixture
 def store(sites, tmp_path):
-    found = sites.store(tmp_path / "state", max_classes=3)
+    found = sites.store(tmp_path / "state", classes_per_site=3)
     found.tasks = frozenset({"may"})
     assert found.receive(sites.envelope("site-2", "may", upload(1))).code == Code.ACCEPTED
     yield found
@@ -34,7 +34,7 @@ CASES = {
     Code.BAD_SIGNATURE: ("site-1", "may", {"key": SiteKey.generate()}),
     Code.UNKNOWN_TASK: ("site-1", "june", {}),
     Code.WRONG_FINGERPRINT: ("site-1", "may", {"fingerprint": OTHER.fingerprint.hash}),
-    Code.TOO_MANY_CLASSES: ("site-1", "may", {"data": upload(1, classes=(2, 3))}),
+    Code.TOO_MANY_CLASSES: ("site-1", "may", {"data": upload(1, classes=(0, 1, 2, 3))}),
     Code.INVALID: ("site-1", "may", {"data": b"not a summary"}),
 }
 

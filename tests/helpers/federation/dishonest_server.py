@@ -29,7 +29,7 @@ from fedran.federation.secure.ciphers import ADVERTISED, advertised_keys, pack_k
 from fedran.federation.secure.unmasking import ServerState
 from fedran.federation.server import executor
 from fedran.federation.server.cohorts import make_attempt, make_content, next_number
-from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.settings import STATE, ServerSettings
 from fedran.federation.server.store import Store
 
 SITES = ("site-1", "site-2", "site-3", "site-4")
@@ -246,7 +246,7 @@ def attack_all(grid, context) -> None:
     settings = load_settings(ServerSettings, file)
     task = str(context.run_config.get("task", ""))
     with (
-        locked(file.parent / settings.state, 60.0, task=task),
+        locked(file.parent / STATE, 60.0, task=task),
         closing(Store.open(file.parent, settings)) as store,
     ):
         DishonestServer(grid, settings, store).run()

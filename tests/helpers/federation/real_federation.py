@@ -150,10 +150,12 @@ def _set(path, settings):
 
 
 @contextmanager
-def federation(folder: Path, sites=2, privacy="none", **server):
+def federation(folder: Path, sites=2, privacy="none", disk=None, **server):
     """A federation that is up, and ended afterwards whatever happens; its logs on failure."""
     found = Federation(folder, sites, privacy)
     found.set_server(**server)
+    if disk is not None:
+        found.server.state.symlink_to(disk)
     try:
         found.up()
         yield found

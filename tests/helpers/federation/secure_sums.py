@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure import masking, unmasking
 from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage, roster_digest
-from fedran.federation.secure.site_state import SiteState
+from fedran.federation.secure.masking import SiteState
 from fedran.federation.secure.unmasking import ServerState
 
 KEYS = [SiteKey(Ed25519PrivateKey.from_private_bytes(bytes([i]) * 32)) for i in range(100)]

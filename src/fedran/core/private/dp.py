@@ -22,7 +22,7 @@ from fedran.core._linalg.arrays import Float64, Int64, as_matrix, require_finite
 from fedran.core.errors import positive_integer
 from fedran.core.labels import Label, encode_labels, ordered
 from fedran.core.private.discrete_gaussian import RandomBytes, discrete_gaussian
-from fedran.core.private.noisy_sums import Release
+from fedran.core.private.noisy_sums import NoisySums
 
 SMOOTHING_VARIANCE = 25
 """Added to the integer variance of every site.
@@ -249,9 +249,9 @@ class Mechanism:
         others = [(d * n_classes, sums), (n_classes, counts)]
         return np.concatenate([triangle, *(discrete_gaussian(n, v, random) for n, v in others)])
 
-    def release(
+    def noisy_sums(
         self, vector: Int64[NDArray[Any], " k"], classes: Sequence[Label], sites: int = 1
-    ) -> Release:
+    ) -> NoisySums:
         """What the sum of the noisy vectors of ``sites`` sites says, in units of the rows."""
         listed = ordered(tuple(classes))
         d, C = self.in_features, len(listed)
@@ -267,7 +267,7 @@ class Mechanism:
             gram += cross + cross.T + counts.sum() * np.outer(self.center, self.center)
             sums = sums + np.outer(self.center, counts)
         _, diagonal, v_sums, v_counts = self.site_variances
-        return Release(
+        return NoisySums(
             classes=listed,
             gram=gram,
             sums=sums,
@@ -280,7 +280,7 @@ class Mechanism:
 
     def privatise(
         self, H: Any, y: Any, classes: Sequence[Label], random: RandomBytes = secrets.token_bytes
-    ) -> Release:
+    ) -> NoisySums:
         """The noisy sums of all rows, where one party holds them and adds all of the noise.
 
         ``classes`` lists all classes that rows may have. The list must be public: taken from the
@@ -289,7 +289,7 @@ class Mechanism:
         if self.honest != 1:
             raise ValueError(f"one party adds all noise, so honest must be 1, got {self.honest}")
         listed = ordered(tuple(classes))
-        return self.release(self.sums(H, y, listed) + self.noise(len(listed), random), listed)
+        return self.noisy_sums(self.sums(H, y, listed) + self.noise(len(listed), random), listed)
 
 
 def levels_for(max_rows: int, budget: Budget, excess: float = 1.0) -> int:

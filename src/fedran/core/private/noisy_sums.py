@@ -28,7 +28,7 @@ BLOCK = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Release:
+class NoisySums:
     """Noisy sums over the rows of one task, and the variances of their noise. They are public."""
 
     classes: tuple[Label, ...]

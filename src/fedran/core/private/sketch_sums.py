@@ -1,7 +1,7 @@
 """What a secure sum adds: class sums, counts, energy and a sketch of the Gram of one task.
 
 A factor does not add, so sites that sum their statistics under masks send linear ones instead.
-``totals`` computes them at a site, and ``+`` adds those of several sites. The sum becomes an
+``sketch_sums`` computes them at a site, and ``+`` adds those of several sites. The sum becomes an
 ordinary summary in ``core.solve.nystrom``.
 """
 
@@ -37,15 +37,16 @@ OMEGA_LEVELS = 127
 
 
 @dataclass(frozen=True, eq=False)
-class Totals:
+class SketchSums:
     """Statistics of one site's rows H (n, M) of one task, all of them linear in the rows' Gram.
 
-    ``a + b`` describes the rows of both. The class list is fixed by whoever asks for the totals,
+    ``a + b`` describes the rows of both. The class list is fixed by whoever asks for the sums,
     not by the rows: a site that has no row of a class sends zeros for it.
 
     >>> import numpy as np
     >>> H = np.array([[1.0, 0.0], [2.0, 1.0], [0.0, 3.0]])
-    >>> a, b = totals(H[:2], ["cat", "dog"], ["cat", "dog"]), totals(H[2:], ["dog"], ["cat", "dog"])
+    >>> a = sketch_sums(H[:2], ["cat", "dog"], ["cat", "dog"])
+    >>> b = sketch_sums(H[2:], ["dog"], ["cat", "dog"])
     >>> (a + b).sums.counts, (a + b).energy, (a + b).sketch.tolist()
     ((1, 2), 15.0, [5.0, 2.0, 10.0])
     """
@@ -72,17 +73,17 @@ class Totals:
         """s, the number of columns of the sketch; None where the Gram itself is held."""
         return None if self.sketch.ndim == 1 else int(self.sketch.shape[1])
 
-    def __add__(self, other: object) -> Totals:
-        if not isinstance(other, Totals):
+    def __add__(self, other: object) -> SketchSums:
+        if not isinstance(other, SketchSums):
             return NotImplemented
         for name in ("classes", "out_features", "width"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                raise Refused(f"totals.{name}", f"{mine}, as the other totals have", theirs)
+                raise Refused(f"sketch_sums.{name}", f"{mine}, as the other ones have", theirs)
         sketch = self.sketch + like(other.sketch, self.sketch)
-        return Totals(self.sums + other.sums, self.energy + other.energy, sketch)
+        return SketchSums(self.sums + other.sums, self.energy + other.energy, sketch)
 
-    def __radd__(self, other: object) -> Totals:
+    def __radd__(self, other: object) -> SketchSums:
         """Lets ``sum([a, b, c])`` start from 0."""
         return self if other == 0 else NotImplemented
 
@@ -103,12 +104,12 @@ class Totals:
         classes: Sequence[Label],
         out_features: int,
         width: int | None,
-    ) -> Totals:
+    ) -> SketchSums:
         """Inverse of ``vector``. Refused unless the counts are numbers of rows."""
         labels = ordered(classes)
         counts, energy, sums, sketch = split_vector(vector, len(labels), out_features, width)
         if not np.all(np.isfinite(vector)):
-            raise Refused("totals", "finite values", "NaN or infinity")
+            raise Refused("sketch_sums", "finite values", "NaN or infinity")
         if np.any(counts < 0) or np.any(counts != np.rint(counts)):
             raise Refused("counts", "whole numbers, at least 0", counts.tolist())
         if energy < 0:
@@ -145,17 +146,17 @@ def split_vector(
     """
     sizes = section_sizes(n_classes, out_features, width)
     if vector.shape != (sum(sizes),):
-        raise Refused("totals", f"a vector of {sum(sizes)} entries", f"shape {vector.shape}")
+        raise Refused("sketch_sums", f"a vector of {sum(sizes)} entries", f"shape {vector.shape}")
     counts, energy, sums, sketch = np.split(vector, np.cumsum(sizes)[:-1])
     if width is not None:
         sketch = sketch.reshape(out_features, width)
     return counts, float(energy[0]), sums.reshape(n_classes, out_features), sketch
 
 
-def totals(
+def sketch_sums(
     H: ArrayLike | Array, y: Any, classes: Sequence[Label], omega: Float[Array, "M s"] | None = None
-) -> Totals:
-    r"""The totals of rows H (n, M) with labels y; rows without a label are left out.
+) -> SketchSums:
+    r"""The sums of rows H (n, M) with labels y; rows without a label are left out.
 
     Parameters
     ----------
@@ -171,7 +172,7 @@ def totals(
 
     Notes
     -----
-    4 n M s operations (n M^2 for the Gram). Totals add, so a site may sum those of its batches.
+    4 n M s operations (n M^2 for the Gram). Sums add, so a site may sum those of its batches.
     Blocks of rows are multiplied in the dtype of H, and the blocks are added in float64.
     """
     given = as_matrix(H, "H")
@@ -204,7 +205,7 @@ def totals(
         else:
             sketch += cast(matmul(rows.T, matmul(rows, omega)), "float64")
     held = pack_lower(sketch) if omega is None else sketch
-    return Totals(ClassSums.from_codes(given, labels, codes), energy, held)
+    return SketchSums(ClassSums.from_codes(given, labels, codes), energy, held)
 
 
 def sketch_width(columns: int, out_features: int) -> int | None:

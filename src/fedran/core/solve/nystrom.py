@@ -23,7 +23,7 @@ from fedran.core._linalg.eigh import eigh
 from fedran.core.consistency import ENERGY_SLACK
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.private.sketch_sums import Totals
+from fedran.core.private.sketch_sums import SketchSums
 from fedran.core.solve.ridge import Ridge, frobenius
 from fedran.core.summarize import without_rounding
 from fedran.core.summary import Summary
@@ -68,8 +68,8 @@ def sketch_ridge(out_features: int) -> Ridge:
     return Ridge(base=SKETCH_BASE, slope=SKETCH_SLOPE / out_features, power=1.0)
 
 
-def totals_to_summary(
-    total: Totals,
+def sketch_to_summary(
+    total: SketchSums,
     omega: Float[Array, "M s"] | None,
     fingerprint: Fingerprint | None = None,
     *,
@@ -94,7 +94,7 @@ def totals_to_summary(
     fingerprint:
         Of the features, for the aggregator.
     rounding:
-        Errors of fixed-point numbers (``totals_rounding``). Directions of W that rounding may
+        Errors of fixed-point numbers (``sketch_rounding``). Directions of W that rounding may
         have made are left out, and the bounds of the accounts cover the errors.
     device:
         A torch device on which to compute; None for NumPy.
@@ -147,7 +147,7 @@ def totals_to_summary(
 
 
 def _nystrom(
-    total: Totals, sums: ClassSums, omega: Float[Array, "M s"], rounding: RoundingErrors
+    total: SketchSums, sums: ClassSums, omega: Float[Array, "M s"], rounding: RoundingErrors
 ) -> tuple[Float64[Array, " k"], Float64[Array, "M k"], float]:
     """Positive eigenvalues, descending, and eigenvectors of Nystrom's W; a bound on its error."""
     M, s = tuple(omega.shape)
@@ -194,7 +194,7 @@ def _nystrom(
 
 
 def _eigenpairs(
-    total: Totals, sums: ClassSums, rounding: RoundingErrors
+    total: SketchSums, sums: ClassSums, rounding: RoundingErrors
 ) -> tuple[Float64[Array, " k"], Float64[Array, "M k"], float]:
     """Positive eigenvalues, descending, and eigenvectors of W; a bound on its error."""
     M = total.out_features

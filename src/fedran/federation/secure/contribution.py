@@ -19,18 +19,18 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
 from fedran.core.private.dp import Budget, Mechanism, levels_for
 from fedran.core.private.sketch_sums import (
-    Totals,
+    SketchSums,
     aware_omega,
     blind_omega,
     omega_codes,
     omega_from_codes,
 )
-from fedran.core.solve.nystrom import totals_to_summary
+from fedran.core.solve.nystrom import sketch_to_summary
 from fedran.core.summary import Summary
 from fedran.federation.protocol.messages import MAX_WIDTH, read_labels, read_object
 from fedran.federation.secure.attempt import MAX_SITES, canonical_json, check_digest
 from fedran.wire.container import Container, pack, unpack
-from fedran.wire.fixed_point import FixedPoint, totals_fixed_point, totals_rounding
+from fedran.wire.fixed_point import FixedPoint, sketch_fixed_point, sketch_rounding
 from fedran.wire.validation import DEFAULT_LIMITS
 
 MAX_ROWS = 10**9
@@ -147,7 +147,7 @@ class Content:
     def fixed_point(self, fingerprint: Fingerprint) -> FixedPoint:
         """The scales of the numbers. They follow from public values only."""
         sizes = {"most_rows": self.max_rows, "n_sites": self.sites}
-        return totals_fixed_point(fingerprint, len(self.classes), self.width, **sizes)
+        return sketch_fixed_point(fingerprint, len(self.classes), self.width, **sizes)
 
     def test_matrix(self, out_features: int, encoded: bytes) -> NDArray[np.float32] | None:
         """Omega (M, s), decoded or drawn; None where the Gram matrix itself is summed."""
@@ -178,7 +178,7 @@ def encode_center(center: NDArray[np.float64]) -> bytes:
 
 
 def encode_contribution(
-    found: Totals, content: Content, fingerprint: Fingerprint
+    found: SketchSums, content: Content, fingerprint: Fingerprint
 ) -> NDArray[np.uint32]:
     """A site's totals as integers modulo 2^32, ready to be masked.
 
@@ -207,11 +207,13 @@ def sum_to_summary(
     if content.noise is not None:
         mechanism = content.mechanism(fingerprint, encoded_omega)
         vector = total.view(np.int32).astype(np.int64)
-        summary = mechanism.release(vector, content.classes, n_sites).summary(fingerprint)
+        summary = mechanism.noisy_sums(vector, content.classes, n_sites).summary(fingerprint)
         return replace(summary, route=f"private sum of {n_sites} sites").validate()
     fixed = content.fixed_point(fingerprint)
-    found = Totals.from_vector(fixed.decode(total), content.classes, out_features, content.width)
+    found = SketchSums.from_vector(
+        fixed.decode(total), content.classes, out_features, content.width
+    )
     omega = content.test_matrix(out_features, encoded_omega)
-    rounding = totals_rounding(fixed, n_sites)
-    summary = totals_to_summary(found, omega, fingerprint, rounding=rounding)
+    rounding = sketch_rounding(fixed, n_sites)
+    summary = sketch_to_summary(found, omega, fingerprint, rounding=rounding)
     return replace(summary, route=f"secure sum of {n_sites} sites, {summary.route}").validate()

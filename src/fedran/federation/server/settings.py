@@ -25,7 +25,7 @@ from fedran.federation.protocol.messages import (
     check_source,
 )
 from fedran.federation.protocol.settings import is_address, is_id, load_settings
-from fedran.federation.secure.attempt import MAX_SITES, helpers
+from fedran.federation.secure.attempt import MAX_LENGTH, MAX_SITES, helpers
 from fedran.federation.secure.contribution import MAX_ROWS, Noise
 from fedran.settings import Settings, between
 from fedran.wire.validation import Limits
@@ -38,6 +38,10 @@ OWNER, REFUSED_REQUESTS = "owner.json", "refused.json"
 many requests without the secret were refused."""
 APP = "app.fab"
 """File in ``ServerPaths.flower``: our app as Flower packs it. It contains no code."""
+ROSTER, STATE = "roster.toml", "state"
+"""File with the sites that may send, and folder of the store, in the server's folder."""
+LEAST_LIMIT = 64 * 2**20
+"""Limit on the bytes of an envelope, unless the budget is higher."""
 ENVELOPE_BYTES = 1024
 """Room for the statement and the signature beside an upload."""
 ANSWER_BYTES = 2**16
@@ -83,13 +87,6 @@ class ServerSettings(Settings):
     `fedran federation task --deadline` counts instead."""
     snapshot_every: Annotated[int, between(1, 10**6)] = 20
     """Accepted uploads between two snapshots."""
-    snapshots: Annotated[int, between(1, 100)] = 2
-    """Number of snapshots that are kept."""
-    event_days: Annotated[float, between(1, 36500)] = 365.0
-    """Days after which events are deleted. Uploads and heads are kept."""
-    largest_upload: Annotated[int, between(1, MAX_BUDGET)] = 64 * 2**20
-    """Limit on the bytes of one envelope. A larger one is refused before
-    it is parsed. At least `budget_bytes` + 1,024."""
     validation: str | None = None
     """A file with features and labels, as of a site's task, on which every new head is tested."""
     label_column: str = LABEL
@@ -102,9 +99,6 @@ class ServerSettings(Settings):
     catch_up: Annotated[float, between(0, 86400)] = 60.0
     """Seconds between two checks for new keys and for sites that lack the newest head. With 0,
     only keys are checked, once per hour."""
-    max_classes: Annotated[int, between(1, 10**6)] = 10_000
-    """Limit on the number of classes over all uploads. More than sites can read in a head are never
-    accepted (6,553 with 8,192 random features)."""
     classes: list[str | int] | None = None
     """The labels that may occur. Sites get this list with every task, and an upload with another
     label is refused. Without it, any label is accepted."""
@@ -117,9 +111,6 @@ class ServerSettings(Settings):
     row_multiple: Annotated[float, between(1, 10**6)] = 5.0
     """An upload with more rows than this multiple of the other sites' median waits for
     `fedran federation accept`, unless `[rows]` in the roster has a cap for the site."""
-    first_rows: Annotated[int, between(1, 10**9)] = 10_000
-    """While no other site has sent an upload, one with more rows waits for
-    `fedran federation accept`."""
     head_margin: Annotated[float, between(0, 100)] = 2.0
     """A new head is held back if its accuracy on the validation rows of an earlier task's classes
     is lower by more than this many points."""
@@ -155,10 +146,6 @@ class ServerSettings(Settings):
     exchange_seconds: Annotated[float, between(1, 86400)] = 120.0
     """Seconds that each exchange of a secure sum waits for a site, after the first one, which waits
     for `deadline`."""
-    roster: str = "roster.toml"
-    """File with the sites that may send."""
-    state: str = "state"
-    """Folder of the store."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,12 +157,6 @@ class ServerSettings(Settings):
             for label in self.classes:
                 canonical(label)
         self._check_privacy()
-        least = self.budget_bytes + ENVELOPE_BYTES
-        if self.largest_upload < least:
-            raise ValueError(
-                f"largest_upload must be at least {least:,} (budget_bytes and {ENVELOPE_BYTES:,}), "
-                f"got {self.largest_upload}"
-            )
 
     def _check_privacy(self) -> None:
         """Secure sums need a list of classes, summaries, and room for a vector of fixed length."""
@@ -197,14 +178,10 @@ class ServerSettings(Settings):
                 f'privacy = "{self.privacy}" needs kind = "cosine" or "hellinger", because rows '
                 "must have a bounded norm"
             )
-        numbers = sum(
-            section_sizes(len(self.classes), self.out_features, self.sketch_columns or None)
-        )
-        least = 4 * numbers + ANSWER_BYTES
-        if self.largest_upload < least:
+        if self._sum_length > MAX_LENGTH:
             raise ValueError(
-                f"largest_upload must be at least {least:,} for secure sums of {numbers:,} "
-                f"numbers, got {self.largest_upload:,}; a smaller `sketch` needs fewer"
+                f"a secure sum has at most {MAX_LENGTH:,} numbers, got {self._sum_length:,}; a "
+                "smaller `sketch` needs fewer"
             )
         if self.message != "summary":
             raise ValueError(
@@ -251,6 +228,18 @@ class ServerSettings(Settings):
     def limits(self) -> Limits:
         """The largest envelope that is parsed."""
         return Limits(message=self.largest_upload)
+
+    @property
+    def largest_upload(self) -> int:
+        """Limit on the bytes of one envelope. A larger one is refused before it is parsed."""
+        answer = 0 if self.privacy == "none" else 4 * self._sum_length + ANSWER_BYTES
+        return max(LEAST_LIMIT, self.budget_bytes + ENVELOPE_BYTES, answer)
+
+    @property
+    def _sum_length(self) -> int:
+        """Numbers of a site's vector in a secure sum without noise, which needs fewer."""
+        sketch = self.sketch_columns or None
+        return sum(section_sizes(len(self.classes or ()), self.out_features, sketch))
 
     def features(self) -> RandomFeatures:
         """The feature map that every offer describes."""
@@ -317,7 +306,7 @@ class ServerPaths:
     @property
     def roster(self) -> Path:
         """The file with the sites that may send."""
-        return self.folder / self.settings().roster
+        return self.folder / ROSTER
 
     @property
     def nodes(self) -> Path:
@@ -332,7 +321,7 @@ class ServerPaths:
     @property
     def state(self) -> Path:
         """The folder of the store: the database, snapshots, the newest head."""
-        return self.folder / self.settings().state
+        return self.folder / STATE
 
     @property
     def runtime(self) -> Path:

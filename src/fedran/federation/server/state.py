@@ -24,6 +24,8 @@ from fedran.federation.server.settings import ServerSettings
 from fedran.wire.files import load, save
 
 log = logging.getLogger(__name__)
+KEPT_SNAPSHOTS = 2
+"""One more than is needed, because the newest may be damaged."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,10 @@ class State:
         self.covered.update(dict.fromkeys(upload.members, upload.key))
         self.history.add(upload)
 
-    def save(self, folder: Path, keep: int) -> None:
+    def save(self, folder: Path) -> None:
         """Write a snapshot, and delete all but the newest ones."""
         save(self.aggregator, folder / f"snapshot-{len(self.aggregator.absorbed):010d}.fedran")
-        for old in _snapshots(folder)[:-keep]:
+        for old in _snapshots(folder)[:-KEPT_SNAPSHOTS]:
             old.unlink()
 
 

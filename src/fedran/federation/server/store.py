@@ -24,25 +24,26 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
-from fedran.federation.server.forgetting import Forgotten, sign_record, to_forget
-from fedran.federation.server.quarantine import why_unusual
-from fedran.federation.server.schema import Waiting, describe_upload
-from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.state import State, rebuild_state
-from fedran.federation.server.validation import (
+from fedran.federation.server.admission import (
     check_fingerprint,
     check_message,
     check_not_covered,
     check_not_forgotten,
     check_sender,
+    why_unusual,
 )
+from fedran.federation.server.database import Database
+from fedran.federation.server.events import EventLog
+from fedran.federation.server.forgetting import Forgotten, sign_record, to_forget
+from fedran.federation.server.schema import Waiting, describe_upload
+from fedran.federation.server.settings import ROSTER, STATE, ServerSettings
+from fedran.federation.server.state import State, rebuild_state
 
 log = logging.getLogger(__name__)
 MAX_EVENTS = 100_000
 """Events that are kept, whatever their age, because anyone can cause some."""
-
+EVENT_SECONDS = 365 * 86400.0
+"""Age at which events are deleted. Uploads and heads are kept."""
 
 SERVER_KEY = "sums.key"
 """File in the server's folder with the key that signs secure sums."""
@@ -54,7 +55,7 @@ def locked_store(
 ) -> Iterator[Store]:
     """The store of the server in ``folder``, which no other process uses meanwhile."""
     with (
-        locked(folder / settings.state, timeout, task=task),
+        locked(folder / STATE, timeout, task=task),
         closing(Store.open(folder, settings)) as store,
     ):
         yield store
@@ -98,13 +99,13 @@ class Store:
     @classmethod
     def open(cls, folder: Path, settings: ServerSettings) -> Store:
         """The store of the server in ``folder``. The caller holds the lock of the state folder."""
-        roster = Roster.load(folder / settings.roster)
+        roster = Roster.load(folder / ROSTER)
         key = SiteKey.load_or_make(folder / SERVER_KEY) if settings.privacy != "none" else None
         if key is not None:
             roster = replace(roster, server_key=key.public)
-        store = cls(folder / settings.state, settings, roster, key)
+        store = cls(folder / STATE, settings, roster, key)
         with store.tolerating_a_full_disk("deletion of old events"):
-            store.events.delete(time.time() - 86400 * settings.event_days, MAX_EVENTS)
+            store.events.delete(time.time() - EVENT_SECONDS, MAX_EVENTS)
         return store
 
     @property
@@ -303,7 +304,7 @@ class Store:
 
     def snapshot(self) -> None:
         """Write the state to a file. It only makes a restart faster."""
-        self.state.save(self.folder, self.settings.snapshots)
+        self.state.save(self.folder)
 
     def _rebuild(self, without: UploadId | None = None) -> State:
         """The state of the accepted uploads, or of all but one."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.labels import encode_labels
 from fedran.core.private.dp import Budget, Mechanism, gaussian_epsilon
-from fedran.core.private.sketch_sums import totals
+from fedran.core.private.sketch_sums import sketch_sums
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.secure import masking
@@ -270,7 +270,9 @@ def make_contribution(
     y, kept = choose_rows(H, data.y, capacity, offer.task, site.settings)
     omega = content.test_matrix(phi.out_features, encoded_omega)
     batches = [kept[i : i + BATCH_ROWS] for i in range(0, len(kept), BATCH_ROWS)]
-    found = sum(totals(H(rows), [y[i] for i in rows], content.classes, omega) for rows in batches)
+    found = sum(
+        sketch_sums(H(rows), [y[i] for i in rows], content.classes, omega) for rows in batches
+    )
     assert not isinstance(found, int)  # there is at least one row
     log.info("task %s: totals of %d rows for a secure sum", offer.task, len(kept))
     return encode_contribution(found, content, phi.fingerprint)

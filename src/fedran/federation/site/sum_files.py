@@ -22,7 +22,7 @@ from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.attempt import Attempt, Stage
 from fedran.federation.secure.contribution import Content
-from fedran.federation.secure.site_state import SiteState
+from fedran.federation.secure.masking import SiteState
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)

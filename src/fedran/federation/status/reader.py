@@ -25,7 +25,7 @@ from fedran.federation.secure.pinning import key_fingerprint, roster_fingerprint
 from fedran.federation.server.database import Database
 from fedran.federation.server.ledger import over_budget, spent
 from fedran.federation.server.schema import Charge, Task, Waiting
-from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
+from fedran.federation.server.settings import REFUSED_REQUESTS, ROSTER, ServerPaths
 from fedran.federation.status.counts import Connections, Counts, Stored
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import (
@@ -50,7 +50,7 @@ class Reader:
     def __init__(self, folder: str | Path) -> None:
         self.given, paths = Path(folder), ServerPaths.find(folder)
         self.folder, self.settings = paths.folder, paths.settings()
-        self.state, self.runtime = self.folder / self.settings.state, paths.runtime
+        self.state, self.runtime = paths.state, paths.runtime
 
     def read(self, now: float | None = None) -> Status:
         """The state now."""
@@ -122,7 +122,7 @@ class Reader:
     def _roster(self, findings: list[Finding]) -> dict[str, str] | None:
         """The sites that may send, with their keys; None if they cannot be read."""
         try:
-            return Roster.load(self.folder / self.settings.roster).clients
+            return Roster.load(self.folder / ROSTER).clients
         except (ValueError, OSError) as reason:
             findings.append(Finding("problem", f"The roster cannot be read: {reason}"))
             return None

@@ -128,7 +128,7 @@ class FedRANDP(AggregatorMethod):
         for blob in uploads.values():
             total += read_integers(unpack(blob, FILE_LIMITS).of_kind(UPLOAD), len(total))
         vector = total.view(np.int32).astype(np.int64)
-        release = mechanism.release(vector, classes, sites=len(uploads))
+        release = mechanism.noisy_sums(vector, classes, sites=len(uploads))
         summary = release.summary(state.phi.fingerprint)
         state.aggregator.absorb(summary, client="sum", task=str(task))
         return self.solved(state)

@@ -15,21 +15,21 @@ from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import require_same
 from fedran.core.labels import Label, ordered
 from fedran.core.private.sketch_sums import (
-    Totals,
+    SketchSums,
     aware_omega,
     blind_omega,
     omega_codes,
     omega_from_codes,
+    sketch_sums,
     sketch_width,
-    totals,
 )
 from fedran.core.solve.head import Head
-from fedran.core.solve.nystrom import sketch_ridge, totals_to_summary
+from fedran.core.solve.nystrom import sketch_ridge, sketch_to_summary
 from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.aggregator import Aggregator
 from fedran.wire.codec import decode, encode
 from fedran.wire.container import Container, pack, unpack
-from fedran.wire.fixed_point import FixedPoint, row_bounds, totals_fixed_point, totals_rounding
+from fedran.wire.fixed_point import FixedPoint, row_bounds, sketch_fixed_point, sketch_rounding
 from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.analytic.base import (
     OptionalKind,
@@ -118,7 +118,7 @@ class FedRANSecure(AggregatorMethod):
 
     @property
     def sends(self) -> str:
-        """Totals."""
+        """SketchSums."""
         what = "packed Gram" if self._width is None else f"{self.omega} sketch s={self.width}"
         return f"{what}, class sums, counts, energy: a sum in 32-bit fixed point"
 
@@ -164,7 +164,7 @@ class FedRANSecure(AggregatorMethod):
         omega = Sketch.read(offer, self.out_features, self.width).omega(
             self.out_features, self.width, self.device
         )
-        total = totals(H, data.y, classes, omega)
+        total = sketch_sums(H, data.y, classes, omega)
         require_few_rows(data, sum(total.sums.counts), self.most_rows)
         codes = self._fixed_point(phi, classes, n_sites).encode(total.vector(), n_sites)
         fields = {"offer": offer.header.text("offer", 64)}
@@ -189,12 +189,12 @@ class FedRANSecure(AggregatorMethod):
                     "offer", "an answer to the offer of this task", "one to another offer"
                 )
             codes += read_integers(message, fixed.size)
-        total = Totals.from_vector(fixed.decode(codes), classes, self.out_features, self._width)
-        summary = totals_to_summary(
+        total = SketchSums.from_vector(fixed.decode(codes), classes, self.out_features, self._width)
+        summary = sketch_to_summary(
             total,
             state.sketch.omega(self.out_features, self.width, self.device),
             state.phi.fingerprint,
-            rounding=totals_rounding(fixed, n_sites),
+            rounding=sketch_rounding(fixed, n_sites),
             device=self.device,
         )
         state.aggregator.absorb(summary, client="sum", task=str(task))
@@ -236,7 +236,7 @@ class FedRANSecure(AggregatorMethod):
         self, phi: RandomFeatures, classes: tuple[Label, ...], n_sites: int
     ) -> FixedPoint:
         sizes = {"most_rows": self.most_rows, "n_sites": n_sites}
-        return totals_fixed_point(phi.fingerprint, len(classes), self._width, **sizes)
+        return sketch_fixed_point(phi.fingerprint, len(classes), self._width, **sizes)
 
 
 def _digest(fields: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> str:
