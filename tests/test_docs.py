@@ -1,10 +1,12 @@
 """Every Python example in the README and the docs runs as it stands, page by page."""
 
 import re
+import sys
 import tomllib
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 import pytest
@@ -72,6 +74,69 @@ def test_links_lead_somewhere(page):
     targets = [t for t in LINK.findall(page.read_text()) if not t.startswith("http")]
     missing = [t for t in targets if not (page.parent / t).exists()]
     assert not missing
+
+
+def test_every_dotted_name_on_a_page_exists():
+    for page in PAGES:
+        for name in re.findall(r"`(fedran(?:_bench)?(?:\.\w+)+)`", page.read_text()):
+            try:
+                resolve_name(name)
+            except (ImportError, AttributeError) as reason:
+                pytest.fail(f"{page.relative_to(ROOT)} names {name}: {reason}")
+
+
+def steps(heading):
+    """The functions of the numbered lines below a heading of the page on architecture."""
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", page, re.M | re.S)
+    return [resolve_name(name) for name in re.findall(r"^\d+\. `([\w.]+)`", section, re.M)]
+
+
+def message_way(Z, y):
+    phi = fedran.RandomFeatures(8, 64)
+    summary = fedran.summarize(phi(Z), y, rank=4, fingerprint=phi.fingerprint)
+    server = fedran.Aggregator(out_features=64, fingerprint=phi.fingerprint)
+    server.absorb(fedran.decode(fedran.encode(summary)), client="a", task="b")
+    server.solve().predict(phi(Z))
+
+
+def estimator_way(Z, y):
+    a, b = (fedran.FedRANClassifier(out_features=64).fit(Z[i::2], y[i::2]) for i in (0, 1))
+    (a + b).predict_proba(Z)
+
+
+@pytest.mark.parametrize(
+    ("heading", "way"),
+    [("A message, from rows to labels", message_way), ("The estimator", estimator_way)],
+)
+def test_functions_run_in_the_order_of_the_page(heading, way):
+    shown = steps(heading)
+    codes = [getattr(function, "__wrapped__", function).__code__ for function in shown]
+    called = {}  # in the order of the first calls
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code in codes:
+            called[frame.f_code] = None
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        way(np.random.default_rng(0).random((60, 8)), ["a", "a", "b", "b"] * 15)
+    finally:
+        sys.setprofile(before)
+    assert [code.co_qualname for code in called] == [code.co_qualname for code in codes]
+
+
+def test_named_tests_exist():
+    there = {""}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        there.add(path.name)
+        there.update(
+            f"{path.name}::{x}" for x in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+        )
+    for page in PAGES:
+        named = re.findall(r"`[\w/]*?(test_\w+\.py(?:::\w+)?)`", page.read_text())
+        assert {*named} <= there, page
 
 
 def test_the_documented_experiment_is_one():
