@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 from rich.console import Console
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.settings import load_settings
+from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.secure.attempt import Request, Stage
 from fedran.federation.secure.pinning import PinnedRoster
 from fedran.federation.server import secure_round

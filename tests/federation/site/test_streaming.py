@@ -98,7 +98,7 @@ PROGRAM = """
 import json, mmap, sys
 from pathlib import Path
 from fedran.federation.protocol.messages import Offer
-from fedran.federation.protocol.settings import load_settings
+from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.worker import limit_resources, work
 path = Path(sys.argv[1])

@@ -15,9 +15,9 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
+from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope
-from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site import worker as module
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from flwr.app import Message, MessageType
 
+from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import STAGES, Answer, Attempt, Request, Stage

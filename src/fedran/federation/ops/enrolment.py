@@ -65,10 +65,7 @@ def add_site(paths: ServerPaths, enrolment: Enrolment, *, replace_keys: bool = F
     if enrolment.federation != federation:
         raise Refused("federation", federation, enrolment.federation)
     roster = Roster.load(paths.roster)
-    if replace_keys:
-        roster = roster.with_other_key(enrolment.client, enrolment.key)
-    else:
-        roster = roster.with_site(enrolment.client, enrolment.key)
+    roster = roster.with_site(enrolment.client, enrolment.key, replace_key=replace_keys)
     hint = "`fedran federation add --replace` replaces the keys of a site"
     for path in paths.nodes.glob("*.pub"):
         known_site, known_key = path.stem == enrolment.client, path.read_text() == enrolment.node

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fedran.core.errors import MissingExtra
 from fedran.federation.ops.keys import days_left, make_certificates
+from fedran.federation.protocol.configuration import check_address, join_address
 from fedran.federation.protocol.identity import check_private, write_private
-from fedran.federation.protocol.settings import check_address, join_address
 from fedran.federation.server.settings import (
     APP,
     OWNER,

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedran.core.errors import Refused
+from fedran.federation.protocol.configuration import is_host
 from fedran.federation.protocol.identity import check_private, write_private
-from fedran.federation.protocol.settings import is_host
 from fedran.wire.files import write_atomically
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
@@ -193,16 +193,12 @@ def _sign(
 
 
 def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     return x509.KeyUsage(
         digital_signature=not sign_certificates,
         key_cert_sign=sign_certificates,
         crl_sign=sign_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        **dict.fromkeys((*unused, "encipher_only", "decipher_only"), False),
     )
 
 

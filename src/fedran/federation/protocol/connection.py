@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from fedran.federation.protocol.settings import check_address
+from fedran.federation.protocol.configuration import check_address
 
 WARN_DAYS = 30.0
 """Days before the expiry of a certificate from which on there are warnings."""

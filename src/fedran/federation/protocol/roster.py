@@ -60,22 +60,19 @@ class Roster:
                 text += ("" if name == "clients" else "\n") + f"[{name}]\n" + "".join(lines)
         write_atomically(path, text.encode())
 
-    def with_site(self, client: str, public: str) -> Roster:
-        """A roster with one more site. Another key for a known site is refused."""
+    def with_site(self, client: str, public: str, *, replace_key: bool = False) -> Roster:
+        """A roster with one more site, or with another key of a known site, whose cap stays."""
         if check_id(client, "client").startswith(COHORT):
             raise Refused("client", f"an id that does not begin with {COHORT!r}", client)
-        if self.clients.get(client, public) != public:
+        if replace_key:
+            self._require_known(client)
+        elif self.clients.get(client, public) != public:
             raise Refused(
                 "client",
                 f"a new id, or the known key of {client}",
                 "another key",
                 hint="if the site has new keys, and its operator confirms this, use --replace",
             )
-        return replace(self, clients={**self.clients, client: check_public(public, client)})
-
-    def with_other_key(self, client: str, public: str) -> Roster:
-        """A roster in which a known site has another key. Its cap stays."""
-        self._require_known(client)
         return replace(self, clients={**self.clients, client: check_public(public, client)})
 
     def without(self, client: str) -> Roster:

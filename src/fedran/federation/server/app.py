@@ -16,8 +16,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedran.core.errors import Refused, check_id
+from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.settings import load_settings
 from fedran.federation.server.gate import ValidationSet
 from fedran.federation.server.round import Round
 from fedran.federation.server.secure_round import SecureRound

@@ -13,6 +13,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, canonical, ordered
 from fedran.core.private.sketch_sums import section_sizes, sketch_width
 from fedran.data.rows import LABEL
+from fedran.federation.protocol.configuration import is_address, is_id, load_settings
 from fedran.federation.protocol.messages import (
     MAX_BUDGET,
     MAX_CLASSES,
@@ -24,7 +25,6 @@ from fedran.federation.protocol.messages import (
     check_columns,
     check_source,
 )
-from fedran.federation.protocol.settings import is_address, is_id, load_settings
 from fedran.federation.secure.attempt import MAX_LENGTH, MAX_SITES, helpers
 from fedran.federation.secure.contribution import MAX_ROWS, Noise
 from fedran.settings import Settings, between

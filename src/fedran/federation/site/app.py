@@ -24,6 +24,7 @@ from fedran.core.fingerprint import require_same
 from fedran.core.labels import Label
 from fedran.core.solve.head import Head
 from fedran.federation.protocol.class_counts import counts_to_json
+from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import (
@@ -34,7 +35,6 @@ from fedran.federation.protocol.messages import (
     Offer,
 )
 from fedran.federation.protocol.receipts import Code, read_receipts
-from fedran.federation.protocol.settings import load_settings
 from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of, message_content
 from fedran.federation.secure.contribution import Content
 from fedran.federation.site.outbox import Outbox

@@ -20,9 +20,9 @@ from flwr.supercore.constant import TaskType
 from flwr.supernode.runtime import run_clientapp as flower_task
 
 from fedran.core.errors import Refused, printable
+from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.executor import check_app, claim_tasks, replace_steps
 from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.app import app
 from fedran.federation.site.settings import ALARMS, SitePaths, SiteSettings
 

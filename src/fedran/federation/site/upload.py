@@ -21,6 +21,7 @@ from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
 from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
+from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import (
@@ -31,7 +32,6 @@ from fedran.federation.protocol.messages import (
     seal,
 )
 from fedran.federation.protocol.receipts import Code
-from fedran.federation.protocol.settings import load_settings
 from fedran.federation.site.labels import RandomFeaturesOf, check_labels, choose_rows
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import OUTBOX, SitePaths, SiteSettings, last_offer

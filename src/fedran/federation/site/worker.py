@@ -23,10 +23,10 @@ from typing import NamedTuple
 import psutil
 
 from fedran.core.errors import Refused, printable
+from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.lockfile import AlreadyRunning
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Offer
-from fedran.federation.protocol.settings import load_settings
 from fedran.federation.secure.contribution import Content
 from fedran.federation.site.secure import NoContribution, make_contribution
 from fedran.federation.site.settings import SiteSettings

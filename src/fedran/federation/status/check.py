@@ -26,13 +26,13 @@ from fedran.core.labels import Label, canonical, named, ordered, similar_labels
 from fedran.core.solve.head import Head
 from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
+from fedran.federation.protocol.configuration import check_address
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
 from fedran.federation.protocol.identity import SiteKey, check_private
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.settings import check_address
 from fedran.federation.secure.pinning import PinnedRoster, read_clients, roster_fingerprint
 from fedran.federation.site.settings import (
     CONNECTION,

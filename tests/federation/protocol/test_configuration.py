@@ -4,16 +4,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-import pytest
-
 from fedran.core.errors import Refused
-from fedran.federation.protocol.settings import load_settings
+from fedran.federation.protocol.configuration import check_address, load_settings
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site.settings import SiteSettings
-
-pytest.importorskip("cryptography")
-
-from fedran.federation.protocol.settings import check_address
 
 SERVER = 'federation = "trial"\nin_features = 6\n'
 
