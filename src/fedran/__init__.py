@@ -9,7 +9,7 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedran.backbones import to_onnx
+    from fedran.backbones import to_onnx, to_torch
     from fedran.core.condense import condense
     from fedran.core.errors import Refused
     from fedran.core.features import RandomFeatures
@@ -57,10 +57,11 @@ __all__ = [
     "save",
     "summarize",
     "to_onnx",
+    "to_torch",
 ]
 
 _MODULES = {
-    "backbones": ("to_onnx",),
+    "backbones": ("to_onnx", "to_torch"),
     "core.sums.accounts": ("Accounts",),
     "core.sums.aggregator": ("Aggregator",),
     "core.errors": ("Refused",),

@@ -1,5 +1,5 @@
-"""Frozen feature extractors, the feature store, and the export of heads to ONNX."""
+"""Frozen feature extractors, the feature store, and the export of heads to PyTorch and ONNX."""
 
-from fedran.backbones.export import to_onnx
+from fedran.backbones.export import to_onnx, to_torch
 
-__all__ = ["to_onnx"]
+__all__ = ["to_onnx", "to_torch"]

@@ -1,4 +1,4 @@
-"""A feature map and a head as one ONNX model."""
+"""A feature map and a head as one torch module, or as one ONNX model."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from fedran.core.fingerprint import require_columns, require_same, require_scale
 from fedran.core.solve.head import Head
 
 if TYPE_CHECKING:
+    import torch
+
     from fedran.scaler import FederatedScaler
 
 OPSET, IR_VERSION = 18, 9
@@ -24,6 +26,34 @@ MAX_BYTES = 2**31 - 2**20
 """A protocol buffer holds less than 2 GiB."""
 NO_NUMBER = -(2**63)
 """The label of a row with NaN scores where labels are numbers: what NumPy makes of NaN."""
+
+
+def to_torch(
+    head: Head, phi: RandomFeatures | None = None, scaler: FederatedScaler | None = None
+) -> torch.nn.Module:
+    """A frozen ``torch.nn.Sequential``: backbone features Z (n, d) in, scores (n, C) out.
+
+    Column j of the output scores ``module.classes[j]``. It holds P and W as parameters that do
+    not require gradients, so it can be put behind a backbone, moved and exported. ``phi`` is by
+    default the feature map that the head's fingerprint describes. A head that was fitted on scaled
+    rows needs its ``scaler``, which becomes the first step of the module.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("to_torch needs PyTorch", "torch") from None
+    phi = map_of(head, phi)
+    _check_scaler(head, scaler)
+    activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
+    projection = [_linear(phi.projection), activation] if phi.projected else []
+    layers = [*projection, _linear(to_numpy(head.weights))]
+    if phi.kind != "relu" or phi.bias:
+        layers.insert(0, _prepare(phi))
+    if scaler is not None:
+        layers.insert(0, _scale(scaler))
+    module = torch.nn.Sequential(*layers).requires_grad_(False)
+    module.classes = head.classes
+    return module
 
 
 def map_of(head: Head, phi: RandomFeatures | None) -> RandomFeatures:
@@ -51,6 +81,55 @@ def _check_scaler(head: Head, scaler: FederatedScaler | None) -> None:
     require_scaler(head.fingerprint, scaler.fingerprint_ if scaler is not None else None)
     names = list(getattr(scaler, "feature_names_in_", ()))
     require_columns(head.fingerprint, names, "scaler")
+
+
+def _prepare(phi: RandomFeatures) -> torch.nn.Module:
+    """``phi.prepare`` as a layer, without its refusal: a negative value gives NaN under a root."""
+    import torch
+
+    class Prepare(torch.nn.Module):  # type: ignore[misc]
+        hellinger: bool = phi.kind == "hellinger"
+        unit_norm: bool = phi.kind != "relu"
+        bias: bool = phi.bias
+        constant: float = phi.in_features**0.5
+
+        def forward(self, Z: torch.Tensor) -> torch.Tensor:
+            if self.hellinger:
+                Z = torch.sqrt(Z)
+            if self.bias:
+                Z = torch.nn.functional.pad(Z, [0, 1], value=self.constant)
+            if self.unit_norm:
+                largest = torch.amax(torch.abs(Z), dim=1, keepdim=True)
+                Z = Z / torch.where(largest > 0, largest, 1.0)
+                norms = torch.linalg.vector_norm(Z, dim=1, keepdim=True)
+                Z = Z / torch.where(norms > 0, norms, 1.0)
+            return Z
+
+    return Prepare()
+
+
+def _scale(scaler: FederatedScaler) -> torch.nn.Module:
+    """``scaler.transform`` as a layer."""
+    import torch
+
+    class Scale(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.asarray(scaler.mean_, dtype=torch.float32))
+            self.register_buffer("scale", torch.asarray(scaler.scale_, dtype=torch.float32))
+
+        def forward(self, X: torch.Tensor) -> torch.Tensor:
+            return (X - self.mean) / self.scale
+
+    return Scale()
+
+
+def _linear(matrix: NDArray[Any]) -> torch.nn.Linear:
+    import torch
+
+    layer = torch.nn.Linear(*matrix.shape, bias=False)
+    layer.weight.data = torch.from_numpy(np.ascontiguousarray(matrix.T, dtype=np.float32))
+    return layer
 
 
 def to_onnx(

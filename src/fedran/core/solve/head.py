@@ -216,6 +216,10 @@ class Head:
         # Exports are above this package, so they are looked up when they are called.
         return import_module("fedran").to_onnx(self, **options)
 
+    def to_torch(self, **options: Any) -> Any:
+        """The head as a PyTorch module: ``fedran.to_torch(head, phi=None, scaler=None)``."""
+        return import_module("fedran").to_torch(self, **options)
+
     def __repr__(self) -> str:
         return f"Head(M={self.out_features}, classes={len(self.classes)}, {self.diagnosis})"
 
