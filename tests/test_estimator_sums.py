@@ -28,12 +28,6 @@ def test_models_add_up(blobs, options):
     np.testing.assert_array_equal(a.head_.weights, before)
 
 
-def test_python_s_sum_adds_models(blobs):
-    X, y, _, _ = blobs
-    a = FedRANClassifier(out_features=16).fit(X, y)
-    assert sum([a, a]).score(X, y) == pytest.approx((a + a).score(X, y))
-
-
 def test_a_sum_goes_on_learning(blobs):
     X, y, X_test, _ = blobs
     a, b = model().fit(X[:100], y[:100]), model().fit(X[100:200], y[100:200])

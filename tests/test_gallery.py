@@ -53,13 +53,3 @@ def test_a_script_prints_what_its_page_shows(name):
     for file in page.figures:
         assert f"](img/{file})" in (GALLERY / f"{name}.md").read_text()
         assert (GALLERY / "img" / file).stat().st_size < 200_000
-
-
-def test_a_page_that_shows_other_numbers_than_its_script_prints_is_noticed(monkeypatch, tmp_path):
-    source = '"""Title\n\nText.\n"""\n\n# %% [markdown]\n# Words.\n\n# %%\nprint("x", 1 + 1)\n'
-    monkeypatch.setattr(gallery, "GALLERY", tmp_path)
-    (tmp_path / "tiny.py").write_text(source)
-    page = gallery.run_script(gallery.read_script("tiny"))
-    assert page.outputs == ("x 2",)
-    assert "Words.\n\n```python\nprint" in page.markdown
-    assert page.markdown.endswith("```text\nx 2\n```\n")

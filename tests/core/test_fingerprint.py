@@ -52,11 +52,6 @@ def test_a_refusal_names_every_field_however_long_the_values():
         require_same(a, b, "both")
 
 
-def test_absent_fields_are_said_to_be_absent():
-    a, b = Fingerprint.of(d=1), Fingerprint.of(M=2)
-    assert a.differences(b) == "M is absent here and 2 there, d is 1 here and absent there"
-
-
 def test_a_fingerprint_cannot_be_changed_and_prints_its_fields():
     named = {"d": 1}
     print_of = Fingerprint(named)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fedran.core import mixture as module
 from fedran.core.condense import condense
 from fedran.core.mixture import Mixture
-from fedran.core.summarize import summarize
 from helpers.core.reference import quick
 from helpers.core.samples import D, phi_of, rows, with_part
 
@@ -163,12 +162,3 @@ def test_rows_whose_squares_are_out_of_the_range_of_float32_are_named(scale):
         condense(scale * Z.astype(np.float64), y, phi_of("relu"))
     m = condense(scale * Z.astype(np.float64), y, phi_of("cosine"))
     assert m.energy == pytest.approx(m.n_rows, rel=1e-5)
-
-
-def test_summaries_and_mixtures_meet_in_an_aggregator_not_in_a_sum():
-    phi = phi_of("cosine")
-    Z, y = rows(20)
-    mixture, summary = condense(Z, y, phi), summarize(phi(Z), y)
-    for sum_of in (lambda: summary + mixture, lambda: mixture + summary, lambda: 3 + mixture):
-        with pytest.raises(TypeError, match=r"adds only to a .*; an Aggregator absorbs"):
-            sum_of()

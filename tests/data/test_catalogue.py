@@ -11,7 +11,6 @@ from fedran.core.errors import Refused
 from fedran.data.catalogue import (
     DATASETS,
     HAR_TEST_FROM,
-    TITLES,
     data_file,
     digits,
     har,
@@ -71,10 +70,6 @@ def test_known_feature_files_are_declared_and_checked(name, kind, folder):
             load_dataset(name)
     else:
         assert load_dataset(name).nonnegative is False
-
-
-def test_pixels_of_digits_are_never_negative():
-    assert digits().feature_kind == "hellinger"
 
 
 @pytest.mark.parametrize("name", [n for n in DATASETS if n not in ("digits", "cifar100")])
@@ -183,14 +178,6 @@ def test_a_har_file_without_a_required_array_is_refused(tmp_path):
         har(tmp_path / "h.npz")
 
 
-def test_har_features_that_are_not_finite_are_refused(tmp_path):
-    arrays = har_arrays()
-    arrays["features"][3, 0] = np.nan
-    np.savez(tmp_path / "h.npz", **arrays)
-    with pytest.raises(ValueError, match="features: expected finite values, got NaN"):
-        har(tmp_path / "h.npz")
-
-
 @pytest.mark.parametrize("name", ["labels", "subjects", "segments"])
 def test_har_arrays_of_other_lengths_are_refused(name, tmp_path):
     arrays = har_arrays()
@@ -257,20 +244,3 @@ def test_stored_images_and_stored_features_have_the_same_labels():
     np.testing.assert_array_equal(images.y_train, features.y_train)
     np.testing.assert_array_equal(images.y_test, features.y_test)
     assert images.train.pixels(len(images.train) - 1).shape == (32, 32, 3)
-
-
-def test_a_missing_file_is_looked_up_in_the_current_folder_and_below_fedran_data(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRAN_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match=r"^mine.npz: no such file in the current folder"):
-        load_dataset("mine.npz")
-    monkeypatch.setenv("FEDRAN_DATA", str(tmp_path / "data"))
-    with pytest.raises(FileNotFoundError, match=r"data/mine.npz does not exist"):
-        load_dataset("mine.npz")
-
-
-def test_every_dataset_has_a_title_of_its_own():
-    assert set(TITLES) == set(DATASETS)
-    assert len(set(TITLES.values())) == len(TITLES)

@@ -97,10 +97,3 @@ def test_image_dataset_holds_the_images_as_rows():
     np.testing.assert_array_equal(dataset.X_test, test)
     assert dataset.images is images.train
     assert as_images(dataset) is dataset
-
-
-def test_as_images_resizes_images_that_are_not_square():
-    pytest.importorskip("PIL")
-    images = ArrayImages(picture(0, 4, 8, 6, 3))
-    dataset = image_dataset(ImageSet("album", images, np.arange(4), images, np.arange(4)))
-    assert as_images(dataset, 8).X_train.shape == (4, 8, 8, 3)

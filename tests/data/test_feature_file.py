@@ -46,13 +46,6 @@ def test_optional_fields_of_a_feature_file_are_read(tmp_path):
     assert d.seconds_per_row == 0.25
 
 
-def test_missing_optional_fields_of_a_feature_file_are_none(tmp_path):
-    d = read_feature_file(write(tmp_path / "x.npz"))
-    assert (d.groups, dict(d.source), d.seconds_per_row) == (None, {}, None)
-    unknown = write(tmp_path / "y.npz", seconds_per_row=np.nan)
-    assert read_feature_file(unknown).seconds_per_row is None
-
-
 def test_the_declared_sign_is_read_and_may_be_added_for_a_file_without_one(tmp_path):
     path = write(tmp_path / "x.npz", nonnegative=True)
     assert read_feature_file(path).feature_kind == "hellinger"
@@ -277,14 +270,6 @@ def test_columns_that_hide_the_others_are_named_in_the_note(tmp_path):
     )
     np.savez(tmp_path / "f.npz", X=X, y=y)
     assert "(number 1) has 100 %" in read_feature_file(tmp_path / "f.npz").note
-
-
-def test_the_names_of_scikit_learn_mean_the_same_as_ours(tmp_path):
-    X, y = X_and_y()
-    np.savez(tmp_path / "a.npz", X_train=X, y_train=y, X_test=X[:9], y_test=y[:9])
-    np.savez(tmp_path / "b.npz", train=X, train_labels=y, test=X[:9], test_labels=y[:9])
-    found, ours = (read_feature_file(tmp_path / f"{name}.npz") for name in "ab")
-    assert found.hash == ours.hash
 
 
 def test_other_arrays_beside_those_of_the_dataset_are_ignored(tmp_path):

@@ -84,17 +84,6 @@ def test_resizing_is_pillows_bicubic(size):
         np.testing.assert_array_equal(square, np.asarray(by_hand))
 
 
-def test_images_of_the_right_size_are_not_touched():
-    images = picture(3, 5, 8, 8, 3)
-    np.testing.assert_array_equal(stack_images(ArrayImages(images), 8), images)
-
-
-def test_a_flat_image_stays_flat_when_resized():
-    pytest.importorskip("PIL")
-    found = stack_images(ArrayImages(np.full((1, 6, 10, 3), 77, np.uint8)), 12)
-    assert (found == 77).all()
-
-
 @pytest.mark.parametrize("size", [None, 8])
 def test_stacking_no_images_gives_an_empty_array(size):
     found = stack_images(ArrayImages(np.zeros((0, 8, 8), np.uint8)), size)

@@ -3,18 +3,13 @@
 `make test-faults` runs these tests. They take several minutes.
 """
 
-import getpass
 import json
 import os
 import shutil
 import signal
-import ssl
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +21,7 @@ pytest.importorskip("flwr")
 from flwr.cli.build import build_fab_from_files
 
 from fedran.federation.ops import owner
-from fedran.federation.ops.flower import APP_TEXT, _executable, free_port, is_listening
+from fedran.federation.ops.flower import APP_TEXT, _executable, is_listening
 from fedran.federation.ops.supervisor import processes_with
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import lock_holder
@@ -34,7 +29,7 @@ from fedran.federation.protocol.messages import seal
 from fedran.federation.server.settings import APP, OWNER, ServerPaths
 from fedran.federation.server.store import Store
 from helpers.federation.made_federation import same_state
-from helpers.federation.real_federation import Federation, federation, wait_for
+from helpers.federation.real_federation import federation, wait_for
 
 pytestmark = [
     pytest.mark.faults,
@@ -243,59 +238,6 @@ def lose_outbox(fed, name):
         X, y = file["features"], file["labels"]
     np.savez(path, features=X[::-1] + 0.01, labels=y[::-1])
     time.sleep(0.1)
-
-
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
-def test_the_documented_proxy_forwards_sites_and_blocks_runs(tmp_path):
-    with behind_proxy(tmp_path) as (fed, proxy):
-        assert fed.task("task-1").state == "complete"
-        assert fed.accuracy("site-1") > 0.95
-        for path in ("/v1/control/start-run", "/v1/runtime/pull-messages", "/", "/docs"):
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                post(f"https://{proxy}{path}", fed.server.tls / "ca.crt")
-            with refused.value as answer:
-                assert answer.code == 403
-
-
-@contextmanager
-def behind_proxy(tmp_path):
-    """A federation whose sites reach nginx only, set up with deploy/nginx/fedran.conf."""
-    block = (Path(__file__).parents[2] / "deploy/nginx/fedran.conf").read_text()
-    fed, proxy = Federation(tmp_path / "t"), f"127.0.0.1:{free_port()}"
-    for old, new in (
-        ("/etc/fedran/tls", str(fed.server.tls)),
-        ("listen [::]:9444 ssl;", ""),
-        ("listen 9444", f"listen {proxy}"),
-        ("127.0.0.1:9443", fed.server.settings().address),
-    ):
-        assert old in block
-        block = block.replace(old, new)
-    temporary = "".join(
-        f"{kind}_temp_path {tmp_path}/{kind};\n"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    config = tmp_path / "nginx.conf"
-    config.write_text(
-        f"user {getpass.getuser()}; pid {tmp_path}/pid; error_log {tmp_path}/error.log;\n"
-        "daemon off; events {}\n"
-        f"http {{ access_log off; {temporary} {block} }}\n"
-    )
-    for name in ("site-1", "site-2"):
-        fed.set_site(name, server=proxy)
-    with subprocess.Popen(["nginx", "-c", str(config)]) as nginx:
-        try:
-            fed.up()
-            yield fed, proxy
-        finally:
-            fed.down()
-            nginx.terminate()
-
-
-def post(address, ca):
-    context = ssl.create_default_context(cafile=str(ca))
-    request = urllib.request.Request(address, data=b"", method="POST")
-    with urllib.request.urlopen(request, context=context, timeout=10) as answer:
-        return answer.status
 
 
 EVIL = """\

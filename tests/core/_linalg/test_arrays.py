@@ -29,10 +29,6 @@ def test_float32_and_float64_stay_and_the_rest_becomes_float32(kind):
         assert to_numpy(as_matrix(x, "H")).dtype == expected
 
 
-def test_lists_are_accepted_as_matrices():
-    assert as_matrix([[1, 2], [3, 4]], "H").tolist() == [[1.0, 2.0], [3.0, 4.0]]
-
-
 @pytest.mark.parametrize("x", [np.ones(3), np.ones((2, 2, 2)), 1.0, torch.ones(3), []])
 def test_what_is_not_a_matrix_is_refused(x):
     with pytest.raises(ValueError, match=r"H must be a matrix .* got (shape|float)"):
@@ -48,11 +44,6 @@ def test_a_wrong_width_is_refused_with_both_numbers():
 def test_sparse_matrices_are_refused_with_a_hint(make):
     with pytest.raises(TypeError, match="toarray"):
         as_matrix(make(np.eye(2)), "H")
-
-
-def test_sparse_tensors_are_refused_too():
-    with pytest.raises(TypeError, match="Sparse data was passed for H"):
-        as_matrix(torch.eye(2).to_sparse(), "H")
 
 
 @pytest.mark.parametrize(
@@ -88,10 +79,6 @@ def test_moving_between_kinds_keeps_the_values():
         assert isinstance(back, np.ndarray)
         np.testing.assert_array_equal(back, x)
     assert to_numpy(x) is x
-
-
-def test_a_tensor_with_a_gradient_can_be_read():
-    assert to_numpy(torch.ones(2, 2, requires_grad=True)).sum() == 4
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])

@@ -75,16 +75,6 @@ def test_add_outer_adds_the_lower_triangle_in_place(dtype, layout):
     np.testing.assert_allclose(np.tril(total), np.tril(np.eye(6) + F @ F.T), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "layout", [np.ascontiguousarray, np.asfortranarray, lambda F: np.repeat(F, 2, axis=1)[:, ::2]]
-)
-def test_every_memory_layout_adds_the_same(dtype, layout):
-    F = np.random.default_rng(0).random((5, 3)).astype(dtype)
-    gram = add_outer(np.eye(5, dtype=dtype, order="F"), layout(F))
-    np.testing.assert_allclose(symmetric(gram), np.eye(5) + F @ F.T, rtol=1e-5)
-
-
 @quick
 @given(st.integers(0, 9), st.sampled_from([np.float32, np.float64]))
 def test_a_packed_triangle_unpacks_to_the_same_matrix(m, dtype):
