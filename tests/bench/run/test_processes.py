@@ -161,12 +161,13 @@ def test_an_interrupt_ends_a_long_computation_within_two_seconds(
     """)
     config(WITH_AFL)
     main = "from fedran.cli.main import main; main()"
-    command = ["-c", main, "run", "c.toml", "--set", "methods=afl", "--jobs", str(jobs)]
+    command = ["-c", main, "bench", "run", "c.toml", "--set", "methods=afl", "--jobs", str(jobs)]
     process = subprocess.Popen(
         [sys.executable, *command], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("pid-*"))) < jobs and time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     time.sleep(0.5)
     start = time.monotonic()
