@@ -31,7 +31,7 @@ import psutil
 
 import fedran
 from fedran.core._linalg.blas import add_outer
-from fedran.federation.ops.flower import NO_SPINNING, free_port
+from fedran.federation.flower.programs import NO_SPINNING, free_port
 from fedran.federation.ops.maintenance import verify_store
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.services import start_federation, stop_federation
@@ -239,7 +239,7 @@ def with_flower(work, sites, made, phi, *, simulated):
     """One task with this many sites: seconds, bytes and peak memory of the server."""
     folder = work / f"{'simulated' if simulated else 'deployed'}-{sites}"
     trial(folder, sites, made, phi)
-    names = ("flwr-simulation",) if simulated else ("server.executor", "server.superlink")
+    names = ("flwr-simulation",) if simulated else ("flower.executor server", "flower.superlink")
     watch = Watch(str(folder), names)
     watch.start()
     try:
@@ -304,8 +304,8 @@ def flower_table(found):
     ]
     for f in found:
         simulated = "flwr-simulation" in f
-        app = f.get("flwr-simulation") or f["server.executor"]
-        link = "-" if simulated else f"{f['server.superlink']:.0f}"
+        app = f.get("flwr-simulation") or f["flower.executor server"]
+        link = "-" if simulated else f"{f['flower.superlink']:.0f}"
         way = "-" if simulated else f"{f['transport'] / MIB:.2f}"
         how = "simulated (Ray)" if simulated else "SuperNodes, TLS"
         lines.append(

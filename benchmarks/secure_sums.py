@@ -29,7 +29,7 @@ import psutil
 import fedran
 from federation import Watch
 from fedran.core.private.sketch_sums import SketchSums, blind_omega, sketch_sums
-from fedran.federation.ops.flower import free_port
+from fedran.federation.flower.programs import free_port
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.services import start_federation, stop_federation
 from fedran.federation.ops.tasks import run_task
@@ -270,7 +270,7 @@ def flower_lines(folder: Path, sites: int, width: int, sketch: int) -> list[str]
         for number, task in enumerate(TASKS):
             Z, y = features(ROWS, 1000 * number + i)
             np.savez(place.folder / "data" / f"{task}.npz", features=Z, labels=y)
-    watch = Watch(str(folder), ("server.executor", "server.superlink", "site.worker"))
+    watch = Watch(str(folder), ("flower.executor server", "flower.superlink", "site.worker"))
     watch.start()
     costs, exchanges = [], []
     try:

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.ops.flower import free_port
-from fedran.federation.ops.keys import make_certificates
+from fedran.federation.flower.programs import free_port
+from fedran.federation.protocol.keys import make_certificates
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 if not DEPLOY.is_dir():

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from fedran.federation.flower.records import make_record
 from fedran.federation.ops.maintenance import back_up, restore
-from fedran.federation.protocol.transport import message_content
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import AttemptFailed, Stage
 from fedran.federation.server import secure_round
@@ -284,7 +284,7 @@ def says_it_is_ahead(message, answer):
             number = request.attempt.number
             refused = {f"may.{number}": {"reason": "none of your business", "number": number + 1}}
             fields = {"client": "site-1", "head": "", "settled": [], "waiting": [], "protocol": 1}
-            return message_content({**fields, "refused": refused}, {})
+            return make_record({**fields, "refused": refused}, {})
     return answer()
 
 

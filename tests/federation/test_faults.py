@@ -20,8 +20,8 @@ pytest.importorskip("flwr")
 
 from flwr.cli.build import build_fab_from_files
 
-from fedran.federation.ops import owner
-from fedran.federation.ops.flower import APP_TEXT, _executable, is_listening
+from fedran.federation.flower import control
+from fedran.federation.flower.programs import APP_TEXT, _executable, is_listening
 from fedran.federation.ops.supervisor import processes_with
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import lock_holder
@@ -38,7 +38,7 @@ pytestmark = [
 
 
 def online(fed):
-    return sum(node.status == "online" for node in owner.list_nodes(fed.server))
+    return sum(node.status == "online" for node in control.list_nodes(fed.server))
 
 
 def test_a_site_that_stops_answering_is_waited_for_and_catches_up(tmp_path):
@@ -93,7 +93,7 @@ def test_a_server_killed_during_a_task_reaches_the_same_state_as_an_undisturbed_
             port = fed.server.settings().address.rpartition(":")[2]
             for process in psutil.process_iter(["cmdline"]):
                 command = " ".join(process.info["cmdline"] or ())
-                if "server.executor" in command and port in command:
+                if "flower.executor server" in command and port in command:
                     process.kill()
 
         for task, kill in (("task-1", kill_link), ("task-2", kill_app)):
@@ -268,8 +268,8 @@ def train(message, context):
 def submit_evil_app(fed, folder, marker, **changes):
     """Start a run with another app, as a thief of the owner's secret or as a stranger."""
     named = APP_TEXT
-    for ours, evil in (("server.app:app", "app"), ("site.app:app", "site")):
-        named = named.replace(f"fedran.federation.{ours}", f"evil:{evil}")
+    for ours, evil in (("serverapp:app", "app"), ("clientapp:app", "site")):
+        named = named.replace(f"fedran.federation.flower.{ours}", f"evil:{evil}")
     code = EVIL.format(marker=str(marker))
     app, _ = build_fab_from_files({"pyproject.toml": named.encode(), "evil.py": code.encode()})
     paths = ServerPaths(folder)
@@ -277,7 +277,7 @@ def submit_evil_app(fed, folder, marker, **changes):
     (paths.flower / APP).write_bytes(app)
     stolen = json.loads((fed.server.runtime / OWNER).read_bytes())
     (paths.runtime / OWNER).write_text(json.dumps({**stolen, **changes}))
-    return owner.start_run(paths)
+    return control.start_run(paths)
 
 
 def flowers_own_launcher(fed, home):
@@ -295,7 +295,7 @@ def test_a_run_of_another_app_executes_no_code_and_raises_an_alarm(tmp_path):
     alarm = "ALARM: a run brought an app that is not"
     with federation(tmp_path / "t", sites=1, catch_up=10) as fed:
         marker, log = tmp_path / "code-was-run", fed.server.folder / "log" / "fedran.log"
-        with pytest.raises(owner.FlowerError, match="refused to start a run"):
+        with pytest.raises(control.FlowerError, match="refused to start a run"):
             submit_evil_app(fed, tmp_path / "evil", marker, secret="guess")
         assert "ALARM: a request to the owner's interface" in log.read_text()
         assert "ALARM: the SuperLink refused" in fed.command("status", fed.folder)[1]

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import fedran
-from fedran.federation.ops.flower import server_executor
+from fedran.federation.flower.programs import server_executor
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.attempt import Stage, unpack_parts
 from fedran.federation.secure.contribution import sum_to_summary

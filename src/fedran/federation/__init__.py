@@ -1,17 +1,17 @@
 """A federation of sites and a server, on Flower.
 
 ``protocol`` is what both sides share, and ``secure`` how sites add vectors that nobody sees.
-``site`` and ``server`` contain the two Flower apps (``site.app`` and ``server.app``). ``status``
-shows the state of a federation, and ``ops`` makes folders and keys and runs the processes. Imports
-go in this order only.
+``site`` and ``server`` are what each side does with messages. ``flower`` carries them, and is the
+only package that imports Flower. ``status`` shows the state of a federation, and ``ops`` makes
+folders and runs the processes. Imports go in this order only.
 
 One task passes through these modules:
 
-1. ``ops.tasks`` starts a run of Flower. ``server.app`` opens the store, and ``server.round`` sends
-   an offer (``protocol.messages``) to every connected site.
-2. ``site.app`` answers. ``site.worker`` starts a process, in which ``site.source`` reads the rows
-   and ``site.upload`` makes a summary or a mixture of them. The signed envelope
-   (``protocol.identity``) waits in ``site.outbox``.
+1. ``ops.tasks`` starts a run of Flower. ``flower.serverapp`` opens the store, and ``server.round``
+   sends an offer (``protocol.messages``) to every connected site.
+2. ``site.app`` answers, called by ``flower.clientapp``. ``site.worker`` starts a process, in which
+   ``site.source`` reads the rows and ``site.upload`` makes a summary or a mixture of them. The
+   signed envelope (``protocol.identity``) waits in ``site.outbox``.
 3. ``server.store`` decides about each envelope: ``server.admission`` refuses,
    accepts, or asks a person. What is accepted goes to ``server.database``, then into the
    sum (``server.state``).

@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.ops import flower, owner, services
+from fedran.federation.flower import control, programs
+from fedran.federation.ops import services
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.services import (
     StartFailed,
@@ -63,7 +64,7 @@ def test_a_running_service_is_not_started_again(folder):
 def test_a_server_that_is_not_ready_in_time_is_an_error_with_its_last_line(folder, monkeypatch):
     monkeypatch.setattr(services, "START_SECONDS", 0.1)
     monkeypatch.setattr(services, "START_SECONDS_PER_SITE", 0.0)
-    monkeypatch.setattr(flower, "is_listening", lambda _: False)
+    monkeypatch.setattr(programs, "is_listening", lambda _: False)
     (folder / "server" / "log").mkdir()
     (folder / "server" / "log" / "fedran.log").write_text("first\nSuperLink ended with code 1\n\n")
     with (
@@ -74,8 +75,8 @@ def test_a_server_that_is_not_ready_in_time_is_an_error_with_its_last_line(folde
 
 
 def test_flower_is_asked_again_until_it_answers(folder, monkeypatch):
-    online = owner.FlowerNode("1", "online", "", "")
-    answers = iter([owner.FlowerError("no answer"), [online]])
+    online = control.FlowerNode("1", "online", "", "")
+    answers = iter([control.FlowerError("no answer"), [online]])
 
     def ask(*_):
         found = next(answers)
@@ -83,8 +84,8 @@ def test_flower_is_asked_again_until_it_answers(folder, monkeypatch):
             raise found
         return found
 
-    monkeypatch.setattr(owner, "list_nodes", ask)
-    monkeypatch.setattr(flower, "is_listening", lambda _: True)
+    monkeypatch.setattr(control, "list_nodes", ask)
+    monkeypatch.setattr(programs, "is_listening", lambda _: True)
     with locked(folder / "server" / "log"), locked(folder / "sites" / "site-1" / "log"):
         start_federation(folder, insecure=True, say=lambda _: None)
 

@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedran.core.errors import Refused
 from fedran.federation.ops.enrolment import Enrolment, add_site, make_new_keys, remove_site
-from fedran.federation.ops.keys import make_node_key
 from fedran.federation.ops.scaffold import make_server, make_site
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.keys import make_node_key
 from fedran.federation.protocol.lockfile import AlreadyRunning, locked
 from fedran.federation.protocol.messages import open_envelope, seal
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from fedran.federation.ops import owner
-from fedran.federation.ops.keys import make_node_key
+from fedran.federation.flower import control
 from fedran.federation.ops.nodes import LONGEST_WAIT, NodeRegistry, _free_key
+from fedran.federation.protocol.keys import make_node_key
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import APP, ServerPaths
 
@@ -38,7 +38,7 @@ class Flower:
     def register_node(self, place, key, name):
         self.ask("register", name)
         if key in [n["key"] for n in self.nodes.values()]:
-            raise owner.FlowerError("Flower refused to register a node: key already in use")
+            raise control.FlowerError("Flower refused to register a node: key already in use")
         self.count += 1
         self.nodes[str(self.count)] = {"key": key, "status": "registered"}
         return str(self.count)
@@ -46,13 +46,13 @@ class Flower:
     def unregister_node(self, place, node):
         self.ask("unregister", node)
         if node not in self.nodes:
-            raise owner.FlowerError("Flower refused to unregister a node: not found")
+            raise control.FlowerError("Flower refused to unregister a node: not found")
         del self.nodes[node]
 
     def list_nodes(self, place):
         self.ask("list nodes")
         times = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
-        return [owner.FlowerNode(n, self.nodes[n]["status"], *times) for n in self.nodes]
+        return [control.FlowerNode(n, self.nodes[n]["status"], *times) for n in self.nodes]
 
     def list_runs(self, place):
         self.ask("list runs")
@@ -70,7 +70,7 @@ class Flower:
 def link(monkeypatch):
     found = Flower()
     for name in ("register_node", "unregister_node", "list_nodes", "list_runs", "start_run"):
-        monkeypatch.setattr(owner, name, getattr(found, name))
+        monkeypatch.setattr(control, name, getattr(found, name))
     return found
 
 
@@ -83,7 +83,7 @@ def place(tmp_path):
 
 
 def flower_run(run_id, status="finished:completed", app="", received=0, sent=0):
-    return owner.FlowerRun(run_id, status, app, received, sent)
+    return control.FlowerRun(run_id, status, app, received, sent)
 
 
 def database(place):
@@ -185,7 +185,7 @@ def test_a_missing_state_folder_is_created(place, link):
 
 
 GONE = [
-    owner.FlowerError("no answer of Flower to list runs"),
+    control.FlowerError("no answer of Flower to list runs"),
     OSError(111, "refused"),
     TimeoutError("x"),
     KeyError("nodes"),

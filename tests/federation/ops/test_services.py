@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.ops import keys, services
+from fedran.federation.ops import services
 from fedran.federation.ops.scaffold import make_site
 from fedran.federation.ops.services import Connection, warn_of_expiry
+from fedran.federation.protocol import keys
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.site.settings import SitePaths
 
@@ -52,7 +53,7 @@ def test_a_site_makes_its_secret_only_while_it_holds_the_lock_of_its_folder(path
         held.append(lock_holder(paths.folder / "log"))
         raise PermissionError("an error in the folder")
 
-    monkeypatch.setattr(services.flower, "supernode", supernode)
+    monkeypatch.setattr(services.programs, "supernode", supernode)
     with pytest.raises(PermissionError):
         services.run_site(paths, insecure=True, say=print)
     assert held[0] is not None

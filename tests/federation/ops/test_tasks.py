@@ -8,7 +8,8 @@ pytest.importorskip("cryptography")
 
 from fedran.cli.main import run as cli
 from fedran.core.errors import Refused
-from fedran.federation.ops import flower, owner, tasks
+from fedran.federation.flower import control, programs
+from fedran.federation.ops import tasks
 from fedran.federation.ops.tasks import (
     MAX_RUNS,
     RunFailed,
@@ -42,7 +43,7 @@ class Flower:
         found = self.answers.pop(0)
         if isinstance(found, Exception):
             raise found
-        return [owner.FlowerRun("1", found, "", 3000, 2000)] if isinstance(found, str) else found
+        return [control.FlowerRun("1", found, "", 3000, 2000)] if isinstance(found, str) else found
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def place(tmp_path, monkeypatch):
     Roster({"site-1": SiteKey.generate().public}).save(tmp_path / "roster.toml")
     (tmp_path / "state").mkdir()
     monkeypatch.setattr(tasks, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(flower, "is_listening", lambda _: True)
+    monkeypatch.setattr(programs, "is_listening", lambda _: True)
     with locked(tmp_path / "log"):
         yield ServerPaths(tmp_path)
 
@@ -61,7 +62,7 @@ def answering(place, monkeypatch):
     def make(*answers):
         found = Flower(place, *answers)
         for name in ("start_run", "list_runs"):
-            monkeypatch.setattr(owner, name, getattr(found, name))
+            monkeypatch.setattr(control, name, getattr(found, name))
         return found
 
     return make
@@ -162,7 +163,7 @@ def test_a_task_whose_runs_all_fail_is_an_error(place, answering):
     assert sum("it is started again" in line for line in said) == MAX_RUNS - 1
 
 
-AWAY = [owner.FlowerError("no answer of Flower"), OSError(111, "refused"), TimeoutError()]
+AWAY = [control.FlowerError("no answer of Flower"), OSError(111, "refused"), TimeoutError()]
 
 
 @pytest.mark.parametrize("reason", AWAY, ids=lambda r: type(r).__name__)
@@ -176,7 +177,7 @@ def test_a_superlink_that_does_not_answer_is_waited_for(reason, place, answering
 def test_a_new_run_waits_until_the_superlink_listens(place, answering, monkeypatch):
     looks = iter([False, False, True])
     slept = []
-    monkeypatch.setattr(flower, "is_listening", lambda _: next(looks))
+    monkeypatch.setattr(programs, "is_listening", lambda _: next(looks))
     monkeypatch.setattr(tasks.time, "sleep", slept.append)
     answering("finished:failed", "finished:completed")
     ended(place, "complete")

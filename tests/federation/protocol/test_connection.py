@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.ops import keys
-from fedran.federation.ops.flower import free_port
+from fedran.federation.flower.programs import free_port
+from fedran.federation.protocol import keys
 from fedran.federation.protocol.connection import certificate_expiry, why_unreachable
 
 

@@ -33,6 +33,8 @@ def short_waits(monkeypatch):
 @pytest.fixture
 def server(sites, short_waits, tmp_path):
     """A function that runs one round over nodes; the store's folder outlives it."""
+    from fedran.federation.flower.serverapp import FlowerNetwork
+    from fedran.federation.server.messenger import Messenger
     from fedran.federation.server.round import Round
     from helpers.federation.fleet import Fleet
     from helpers.federation.made_federation import SETTINGS
@@ -48,7 +50,7 @@ def server(sites, short_waits, tmp_path):
         run.store = made[0]
         run.store.settings = settings
         run.grid = Fleet(nodes) if isinstance(nodes, dict) else nodes
-        run.round = Round(run.grid, made[0], None, owners)
+        run.round = Round(Messenger(FlowerNetwork(run.grid)), made[0], None, owners)
         start = time.monotonic()
         verdict = run.round.run(task)
         run.seconds = time.monotonic() - start

@@ -9,14 +9,15 @@ pytest.importorskip("flwr")
 from flwr.app import MessageType
 
 import fedran
+from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer, open_envelope, read_settled
 from fedran.federation.protocol.receipts import Code, read_receipts
-from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.server.answers import not_here
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.validation import Header
 from helpers.federation.fleet import NAMES, Site, offers, served
+from helpers.federation.flower_messages import fields_of
 
 
 class KeepingSite(Site):
@@ -35,7 +36,7 @@ class KeepingSite(Site):
             return super().__call__(message)
         sent = {task: self.outbox.envelope(task) for task in self.outbox.pending()}
         fields = {"client": self.client, "head": self._digest(), "told": ""}
-        return message_content({**fields, "settled": self.outbox.settled()}, sent)
+        return make_record({**fields, "settled": self.outbox.settled()}, sent)
 
 
 @pytest.fixture

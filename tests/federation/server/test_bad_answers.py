@@ -16,7 +16,7 @@ from flwr.app import (
 )
 
 import fedran
-from fedran.federation.protocol.transport import message_content
+from fedran.federation.flower.records import make_record
 from fedran.federation.server import settings as server_settings
 from helpers.federation.fleet import NAMES, Site, events, honest, named, raw, served, text
 from helpers.federation.made_federation import D, M, full_disk, upload
@@ -30,7 +30,7 @@ MALFORMED = {
     "a number": text("7"),
     "an array as fields": RecordDict({"fields": ArrayRecord({})}),
     "numbers as fields": RecordDict({"fields": MetricRecord({"json": 3})}),
-    "no client": message_content({"head": "", "told": ""}, {}),
+    "no client": make_record({"head": "", "told": ""}, {}),
     "a path as client": named(client="../../x"),
     "a number as client": named(client=3),
     "an escape as client": named(client="\x1b[31m"),
@@ -140,7 +140,7 @@ def test_a_site_with_a_later_protocol_is_told_apart_from_one_without_rows(server
     nodes = honest(sites)
     blob = sites.envelope("site-1", "may")
     told = {"client": "site-1", "head": "", "told": "", "protocol": 2}
-    nodes[11] = lambda message: message_content(told, {"b": blob})
+    nodes[11] = lambda message: make_record(told, {"b": blob})
     assert server("may", nodes, deadline=30.0) == "complete"
     assert server.seconds < 20
     (event,) = events(server, "declined")

@@ -13,15 +13,17 @@ from typer.testing import CliRunner
 import fedran
 from fedran.cli.federation import app
 from fedran.data.rows import Rows
+from fedran.federation.flower.serverapp import FlowerNetwork
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.protocol.transport import blobs_of
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.server import admission
 from fedran.federation.server.gate import ValidationSet, gains_without
+from fedran.federation.server.messenger import Messenger
 from fedran.federation.server.round import Round
 from fedran.federation.site.sum_files import SumFiles
 from helpers.federation.fleet import Fleet
+from helpers.federation.flower_messages import blobs_of
 from helpers.federation.secure_federation import PHI, SecureFederation, deaf, rows
 
 
@@ -119,7 +121,7 @@ def test_a_site_that_demands_secure_sums_sends_nothing_else(three):
     with three.store() as store:
         store.settings = replace(three.settings(), privacy="none", deadline=1.0)
         fleet = Fleet({11: three.node("site-1")})
-        assert Round(fleet, store).run("may") == "short"
+        assert Round(Messenger(FlowerNetwork(fleet)), store).run("may") == "short"
     assert "as this site's settings demand" in declined(three, "may")["site-1"]
     assert not list((three.state("site-1") / "outbox").glob("*.envelope"))
 
@@ -256,7 +258,7 @@ def test_a_sketch_that_is_aware_of_the_task_before(three):
     omegas = []
 
     def watch(message, answer):
-        blobs = blobs_of(message, 10**9)
+        blobs = blobs_of(message)
         omegas.extend(name for name in blobs if name.endswith(".omega"))
         return answer()
 

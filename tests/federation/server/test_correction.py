@@ -11,14 +11,15 @@ from flwr.app import MessageType
 
 from fedran.core.errors import Refused
 from fedran.data.rows import Rows
+from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.receipts import Code, Receipt, read_receipts
-from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site as RealSite
 from fedran.federation.site.worker import text_for_server
 from helpers.federation.fleet import NAMES, Site, honest
+from helpers.federation.flower_messages import fields_of
 from helpers.federation.made_federation import D
 
 
@@ -45,7 +46,7 @@ class WorkingSite(Site):
             told = text_for_server(reason, outbox.folder)
         fields = {"client": self.client, "head": self._digest(), "told": told}
         fields |= {"settled": outbox.settled(), "waiting": outbox.waiting()}
-        return message_content(fields, {task: outbox.envelope(task) for task in outbox.pending()})
+        return make_record(fields, {task: outbox.envelope(task) for task in outbox.pending()})
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message, MessageType
 
+from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.lockfile import lock_holder
-from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.secure.attempt import Request, Stage
 from fedran.federation.secure.contribution import Content
 from fedran.federation.site.sum_files import SumFiles
+from helpers.federation.flower_messages import blobs_of, fields_of
 from helpers.federation.secure_federation import SecureFederation
 
 
@@ -39,13 +40,13 @@ def run(federation, change, task="may", **options):
         def altered(message):
             if message.metadata.message_type != MessageType.TRAIN:
                 return answer(message)
-            blobs, stages = blobs_of(message, 10**9), {}
+            blobs, stages = blobs_of(message), {}
             for key, blob in blobs.items():
                 if not key.endswith(".omega"):
                     found = Request.read(blob)
                     stages[key] = found.stage
                     blobs[key] = change(name, found).to_bytes()
-            content = message_content(fields_of(message), blobs)
+            content = make_record(fields_of(message), blobs)
             body = answer(Message(content=content, metadata=message.metadata))
             said = json.loads(body["fields"]["json"]).get("refused", {})
             for key, why in said.items():
@@ -152,10 +153,10 @@ def test_a_site_that_claims_higher_attempts_again_and_again(four):
             return body
         fields = json.loads(body["fields"]["json"])
         claims = {"may.x": {"reason": "?", "number": 9}, "may": {"number": 9}, "": {"number": 9}}
-        for key, blob in blobs_of(message, 10**9).items():
+        for key, blob in blobs_of(message).items():
             number = Request.read(blob).attempt.number
             claims[key] = {"reason": "?", "number": number + (50 if number == 1 else 10**8)}
-        return message_content({**fields, "refused": claims}, {})
+        return make_record({**fields, "refused": claims}, {})
 
     nodes = {10 + i: four.node(name) for i, name in enumerate(four.names)}
     nodes[13] = four.node("site-4", lie)
@@ -204,7 +205,7 @@ def test_a_contribution_of_another_resolution_than_agreed_is_not_sent(four, monk
                 return answer(message)
             fields = fields_of(message)
             contents.update(fields["sums"]["contents"])
-            for key, blob in blobs_of(message, 10**9).items():
+            for key, blob in blobs_of(message).items():
                 found = Request.read(blob)
                 if found.stage is not Stage.SHARE or name == "site-1":
                     continue
@@ -212,7 +213,7 @@ def test_a_contribution_of_another_resolution_than_agreed_is_not_sent(four, monk
                 attempt = replace(found.attempt, number=2, content=coarse.digest)
                 sums = {**fields["sums"], "contents": {"may.2": coarse.fields()}}
                 forged = Request(attempt, Stage.ADVERTISE).to_bytes()
-                content = message_content({**fields, "sums": sums}, {"may.2": forged})
+                content = make_record({**fields, "sums": sums}, {"may.2": forged})
                 answer(Message(content=content, metadata=message.metadata))
             return answer(message)
 

@@ -10,8 +10,8 @@ pytest.importorskip("flwr")
 from flwr.app import MessageType
 
 import fedran
+from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.messages import MAX_EARLIER, Offer, open_envelope
-from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.server.answers import CLOSED
 from fedran.federation.server.database import Database
 from helpers.federation.fleet import (
@@ -23,6 +23,7 @@ from helpers.federation.fleet import (
     offers,
     served,
 )
+from helpers.federation.flower_messages import fields_of
 
 
 def opened(server):
@@ -163,7 +164,7 @@ class Hoarder(Site):
         known = {receipt["task"] for receipt in fields["receipts"]}
         left = [b for b in self.blobs if open_envelope(b).statement.task not in known]
         told = {"client": self.client, "head": self._digest(), "told": "", "more": len(left) > 1}
-        return message_content(told, {"one": left[0]} if left else {})
+        return make_record(told, {"one": left[0]} if left else {})
 
 
 def test_a_node_with_more_uploads_is_asked_again_and_told_what_arrived(server, sites):
@@ -197,7 +198,7 @@ def test_a_node_that_always_claims_to_have_more_is_asked_only_while_it_sends_som
 
     def liar(message):
         told = {"client": "site-1", "head": "", "told": "", "more": True}
-        return message_content(told, {"b": blob})
+        return make_record(told, {"b": blob})
 
     server("may", {11: liar}, deadline=0.5)
     assert len(server.grid.of(MessageType.TRAIN, 11)) == 2, "the second reply has nothing new"

@@ -10,13 +10,15 @@ from flwr.app import Error, MessageType
 
 import fedran
 from fedran.core.errors import Refused
+from fedran.federation.flower.records import make_record
+from fedran.federation.flower.serverapp import FlowerNetwork
 from fedran.federation.protocol.class_counts import count_correct, counts_to_json
-from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.server import site_validation
 from fedran.federation.server.head import update_head
 from fedran.federation.server.messenger import Messenger
 from fedran.federation.server.site_validation import SiteValidation
 from helpers.federation.fleet import Fleet, Site, heads
+from helpers.federation.flower_messages import blobs_of, fields_of
 from helpers.federation.gated import PHI, flipped, gated_sites, honest, rows, send, store_of
 
 CLASSES = (0, 1, 2, 3, 4)
@@ -31,12 +33,12 @@ class Examiner:
     def __call__(self, message):
         assert message.metadata.message_type == MessageType.EVALUATE
         fields, counts = fields_of(message), {}
-        for name, blob in blobs_of(message, 10**7).items():
+        for name, blob in blobs_of(message).items():
             head = fedran.decode(blob)
             said = fields["earlier"], fields["tested"]
             found = count_correct(head.scores(PHI(self.rows.X)), head.classes, self.rows.y, *said)
             counts[name] = self.tell(head, counts_to_json(found))
-        return message_content({"client": self.client, "counts": counts}, {})
+        return make_record({"client": self.client, "counts": counts}, {})
 
     def tell(self, head, counts):
         return counts
@@ -85,7 +87,8 @@ def validation(store, **others):
     nodes = {n: made[name] for n, name in enumerate(made, 11)}
     clients = dict(zip(nodes, made, strict=True))
     uploads = store.database.uploads()
-    return SiteValidation(Messenger(Fleet(nodes)), clients, CLASSES, uploads, lambda *_: None)
+    messenger = Messenger(FlowerNetwork(Fleet(nodes)))
+    return SiteValidation(messenger, clients, CLASSES, uploads, lambda *_: None)
 
 
 def in_service(store, task, **others):
@@ -133,7 +136,7 @@ def test_a_site_that_claims_a_fall_is_named(store, sites):
     assert event["uploads"] == []
 
 
-@pytest.mark.parametrize("answer", [None, Error(1, "x"), message_content({"counts": {}}, {})])
+@pytest.mark.parametrize("answer", [None, Error(1, "x"), make_record({"counts": {}}, {})])
 def test_heads_are_not_held_by_sites_that_do_not_answer(answer, store, sites, caplog):
     honest(store, sites, "may", (0, 1), range(1, 6))
     silent = {f"site_{i}": lambda _: answer for i in range(1, 6)}
@@ -163,11 +166,11 @@ def test_a_round_asks_the_sites_that_have_validation_rows(asked, server, sites, 
             if message.metadata.message_type != MessageType.EVALUATE:
                 body = super().__call__(message)
                 fields = {**json.loads(body["fields"]["json"]), "validated": [0, 1]}
-                return message_content(fields, {n: a.data for n, a in body["blobs"].items()})
+                return make_record(fields, {n: a.data for n, a in body["blobs"].items()})
             tests.append(self.client)
-            names = blobs_of(message, 10**6)
+            names = blobs_of(message)
             counts = {name: [[0, 4, 3, 3], [1, 4, 3, 3]] for name in names}
-            return message_content({"client": self.client, "counts": counts}, {})
+            return make_record({"client": self.client, "counts": counts}, {})
 
     nodes = {11: Validating("site-1", sites.envelope("site-1", "may"))}
     nodes |= {12: Validating("site-2", sites.envelope("site-2", "may"))}

@@ -11,12 +11,13 @@ pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from fedran.federation.flower.clientapp import answer_offer, receive_results
+from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.transport import message_content
 from fedran.federation.server.store import Store
-from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
+from fedran.federation.site.app import VARIABLE
 from helpers.federation.made_federation import SETTINGS
 from helpers.federation.site_app import OFFER, Place, asked, call, context
 
@@ -38,9 +39,7 @@ def test_an_offer_is_answered_with_everything_pending(place):
     assert (fields, set(blobs)) == (nothing, {"may"})
     assert open_envelope(blobs["may"]).statement.key == ("site-1", "may")
     assert set(call(answer_offer, asked("june"))[1]) == {"may", "june"}
-    call(
-        receive_results, message_content(receipts(Receipt(Code.ACCEPTED, "site-1", "may", "d")), {})
-    )
+    call(receive_results, make_record(receipts(Receipt(Code.ACCEPTED, "site-1", "may", "d")), {}))
     assert set(call(answer_offer, asked("june"))[1]) == {"june"}
 
 
@@ -59,7 +58,7 @@ def test_the_offered_task_is_sent_first_then_older_ones_and_the_server_asks_agai
     assert (list(blobs), fields["more"]) == (["zz", "march"], True)
     arrived = [Receipt(Code.ACCEPTED, "site-1", task, "d") for task in blobs]
     again = {"offer": fields_of_body(offer)["offer"], **receipts(*arrived)}
-    fields, blobs = call(answer_offer, message_content(again, {}))
+    fields, blobs = call(answer_offer, make_record(again, {}))
     assert (list(blobs), fields["more"]) == (["april", "may"], False)
 
 
@@ -67,17 +66,17 @@ def test_an_upload_that_was_refused_in_this_run_is_not_sent_twice_in_it(place):
     call(answer_offer, asked())
     refused = receipts(Receipt(Code.UNKNOWN_CLIENT, "site-1", "may", "d", "roster"))
     body = {"offer": OFFER.fields(), **refused}
-    assert call(answer_offer, message_content(body, {}))[1] == {}
+    assert call(answer_offer, make_record(body, {}))[1] == {}
     assert set(call(answer_offer, asked())[1]) == {"may"}, "its own task was offered again"
 
 
 def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place, monkeypatch):
-    assert call(answer_offer, message_content({"offer": None, "sync": True}, {}))[1] == {}
+    assert call(answer_offer, make_record({"offer": None, "sync": True}, {}))[1] == {}
     call(answer_offer, asked())
-    assert set(call(answer_offer, message_content({"offer": None}, {}))[1]) == {"may"}
+    assert set(call(answer_offer, make_record({"offer": None}, {}))[1]) == {"may"}
     refused = Receipt(Code.UNKNOWN_CLIENT, "site-1", "may", "d", "roster")
-    call(receive_results, message_content(receipts(refused), {}))
-    assert call(answer_offer, message_content({"offer": None}, {}))[1] == {}
+    call(receive_results, make_record(receipts(refused), {}))
+    assert call(answer_offer, make_record({"offer": None}, {}))[1] == {}
     assert set(call(answer_offer, asked("june"))[1]) == {"june"}, "refused a moment ago"
     later = time.time() + 70
     monkeypatch.setattr(time, "time", lambda: later)
@@ -96,8 +95,8 @@ def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place, monke
         (asked("august"), "task august: august.npz: no rows for task august yet"),
         (asked(in_features=7), "task may: "),
         (asked(budget_bytes=1024), "task may: budget_bytes: expected room for"),
-        (message_content({"offer": []}, {}), "offer: expected an object"),
-        (message_content({"offer": "may"}, {}), "offer: expected an object"),
+        (make_record({"offer": []}, {}), "offer: expected an object"),
+        (make_record({"offer": "may"}, {}), "offer: expected an object"),
         (RecordDict(), "message: expected fields as JSON"),
         (RecordDict({"fields": ConfigRecord({"json": "["})}), "message: expected fields as JSON"),
         (RecordDict({"fields": ConfigRecord({"json": "[" * 10**5})}), "fields as JSON"),
@@ -117,7 +116,7 @@ def test_messages_and_run_configurations_cannot_choose_a_path(place, tmp_path):
     other = Place(tmp_path / "other", "site-9")
     strange = {"folder": str(other.folder / "data"), "entry": "os:abort", "state": "/tmp/x"}
     strange |= {"site": str(other.file), VARIABLE: str(other.file), "task": "june"}
-    body = message_content(
+    body = make_record(
         {"offer": {**OFFER.fields(), "x": 1, **strange, "task": "may"}, **strange}, {}
     )
     fields, blobs = call(answer_offer, body, context(5, **strange))
@@ -150,7 +149,7 @@ def test_a_damaged_outbox_does_not_hold_up_the_others(place):
     call(answer_offer, asked("june"))
     path = place.outbox.folder / "may.envelope"
     path.write_bytes(b"\0" * 100)
-    assert set(call(answer_offer, message_content({"offer": None}, {}))[1]) == {"june"}
+    assert set(call(answer_offer, make_record({"offer": None}, {}))[1]) == {"june"}
     fields, blobs = call(answer_offer, asked("june"))
     assert (fields["told"], set(blobs), blobs["may"]) == ("", {"may", "june"}, first)
 
@@ -211,7 +210,7 @@ def test_foreign_and_wrong_receipts_change_nothing(place, caplog):
     ]
     for fields in wrong:
         with caplog.at_level(logging.INFO):
-            assert call(receive_results, message_content(fields, {}))[0]["client"] == "site-1"
+            assert call(receive_results, make_record(fields, {}))[0]["client"] == "site-1"
         assert place.outbox.pending() == ["may"]
     assert "\x1b" not in caplog.text
 
@@ -220,14 +219,14 @@ def test_an_offer_leads_to_an_accepted_upload_and_a_kept_receipt(place, tmp_path
     store = Store(tmp_path / "server", SETTINGS, Roster({"site-1": place.key.public}))
     receipt = store.receive(call(answer_offer, asked())[1]["may"])
     assert receipt.outcome == "accepted"
-    call(receive_results, message_content(receipts(receipt), {}))
-    assert call(answer_offer, message_content({"offer": None}, {}))[1] == {}
+    call(receive_results, make_record(receipts(receipt), {}))
+    assert call(answer_offer, make_record({"offer": None}, {}))[1] == {}
     assert json.loads((place.outbox.folder / "may.receipt").read_text())["outcome"] == "accepted"
     store.close()
 
 
 def told(code):
-    return message_content(receipts(Receipt(code, "site-1", "may", DIGEST)), {})
+    return make_record(receipts(Receipt(code, "site-1", "may", DIGEST)), {})
 
 
 def test_a_site_reports_what_it_believes_to_be_settled_and_sends_it_again_if_asked(place):

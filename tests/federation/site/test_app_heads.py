@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("flwr")
 
 import fedran
+from fedran.federation.flower.clientapp import answer_offer, receive_results, validate_heads
+from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.protocol.transport import message_content
-from fedran.federation.site.app import answer_offer, receive_results, validate_heads
 from helpers.federation.site_app import PHI, Place, asked, call
 
 
@@ -27,7 +27,7 @@ def test_the_newest_head_is_kept_and_its_digest_reported(place):
     call(answer_offer, asked())
     for seed in (0, 1):
         blob = head_for(seed=seed)
-        fields, _ = call(receive_results, message_content({}, {"head": blob}))
+        fields, _ = call(receive_results, make_record({}, {"head": blob}))
         assert fields["head"] == hashlib.sha256(blob).hexdigest()
         assert place.head.read_bytes() == blob
     assert call(answer_offer, asked())[0]["head"] == fields["head"]
@@ -36,7 +36,7 @@ def test_the_newest_head_is_kept_and_its_digest_reported(place):
 def test_a_wrong_head_leaves_the_old_one(place, caplog):
     call(answer_offer, asked())
     good = head_for()
-    call(receive_results, message_content({}, {"head": good}))
+    call(receive_results, make_record({}, {"head": good}))
     other = fedran.RandomFeatures(6, 48, "relu", seed=1, source="test")
     summary = open_envelope(place.outbox.envelope("may")).upload
     for bad, words in (
@@ -45,7 +45,7 @@ def test_a_wrong_head_leaves_the_old_one(place, caplog):
         (head_for(other), "fingerprint: expected site and head to mean the same features"),
         (summary, "kind: expected head"),
     ):
-        fields, _ = call(receive_results, message_content({}, {"head": bad}))
+        fields, _ = call(receive_results, make_record({}, {"head": bad}))
         assert words in fields["told"]
         assert words in caplog.text
         assert fields["head"] == hashlib.sha256(good).hexdigest()
@@ -53,11 +53,9 @@ def test_a_wrong_head_leaves_the_old_one(place, caplog):
 
 
 def test_a_site_without_an_offer_accepts_its_first_head(place):
-    assert call(receive_results, message_content({}, {"head": head_for()}))[0]["told"] == ""
+    assert call(receive_results, make_record({}, {"head": head_for()}))[0]["told"] == ""
     call(answer_offer, asked(seed=1))
-    assert (
-        "fingerprint" in call(receive_results, message_content({}, {"head": head_for()}))[0]["told"]
-    )
+    assert "fingerprint" in call(receive_results, make_record({}, {"head": head_for()}))[0]["told"]
 
 
 def heads_of(place, *tasks):
@@ -82,7 +80,7 @@ def test_a_site_counts_how_many_of_its_validation_rows_a_head_labels_correctly(p
     assert sorted(call(answer_offer, asked())[0]["validated"]) == [0, 1, 2]
     heads = heads_of(place, "may", "june")
     said = {"earlier": [0, 1, 2], "tested": [0, 1, 2]}
-    fields, _ = call(validate_heads, message_content(said, heads))
+    fields, _ = call(validate_heads, make_record(said, heads))
     assert (fields["told"], set(fields["counts"])) == ("", {"may", "june"})
     for name, blob in heads.items():
         right = fedran.decode(blob).predict(PHI(X)) == rare
@@ -95,7 +93,7 @@ def test_a_site_counts_how_many_of_its_validation_rows_a_head_labels_correctly(p
 def test_a_site_without_validation_rows_counts_nothing(place):
     call(answer_offer, asked())
     said = {"earlier": [], "tested": []}
-    fields, _ = call(validate_heads, message_content(said, heads_of(place, "may")))
+    fields, _ = call(validate_heads, make_record(said, heads_of(place, "may")))
     assert "counts" not in fields
     assert "a site with validation rows" in fields["told"]
 
@@ -110,6 +108,6 @@ def test_a_request_for_counts_that_makes_no_sense_is_refused(place, said):
     heads = heads_of(place, "may")
     if said is None:
         said, heads = {"earlier": [], "tested": []}, {str(i): heads["may"] for i in range(10)}
-    fields, _ = call(validate_heads, message_content(said, heads))
+    fields, _ = call(validate_heads, make_record(said, heads))
     assert "counts" not in fields
     assert fields["failed"]

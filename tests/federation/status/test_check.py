@@ -13,10 +13,10 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.core.errors import Refused
-from fedran.federation.ops import keys
-from fedran.federation.ops.flower import free_port
+from fedran.federation.flower.programs import free_port
 from fedran.federation.ops.scaffold import make_site
 from fedran.federation.ops.sums import trust_roster
+from fedran.federation.protocol import keys
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import PROTOCOL, Offer

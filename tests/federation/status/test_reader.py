@@ -11,7 +11,7 @@ pytest.importorskip("cryptography")
 
 from rich.console import Console
 
-from fedran.federation.ops import keys
+from fedran.federation.protocol import keys
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server.schema import Tombstone
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths

@@ -11,8 +11,8 @@ pytest.importorskip("cryptography")
 
 from rich.console import Console
 
-from fedran.federation.ops.keys import make_certificates
 from fedran.federation.ops.scaffold import make_site
+from fedran.federation.protocol.keys import make_certificates
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import ALARMS, SitePaths

@@ -1,6 +1,6 @@
 """A server program in the place of ours: it attacks secure sums, or is honest, and records.
 
-The test starts it with the arguments of our own program, `server/executor.py`. The environment
+The test starts it with the arguments of our own program, `flower/executor.py`. The environment
 variable ATTACK names the app: ``all`` are the attacks below, ``none`` is our own app. Both write
 what they send and receive to the folder RECORD. Each attack has a task of its own. All go on at the
 same time, so that their requests share messages.
@@ -20,14 +20,15 @@ from pathlib import Path
 
 from flwr.app import Message, MessageType
 
+from fedran.federation.flower.executor import serve_runs
+from fedran.federation.flower.records import make_record, read_record
+from fedran.federation.flower.serverapp import app
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import STAGES, Answer, Attempt, Request, Stage
 from fedran.federation.secure.ciphers import ADVERTISED, advertised_keys, pack_keys
 from fedran.federation.secure.unmasking import ServerState
-from fedran.federation.server import executor
 from fedran.federation.server.cohorts import make_attempt, make_content, next_number
 from fedran.federation.server.settings import STATE, ServerSettings
 from fedran.federation.server.store import Store
@@ -176,8 +177,8 @@ class RecordedGrid:
 
     def record(self, way: str, message: Message) -> None:
         if not message.has_error():
-            fields = {"fields": json.dumps(fields_of(message)).encode()}
-            for name, blob in {**blobs_of(message, 2**30), **fields}.items():
+            fields = {"fields": json.dumps(read_record(message.content)[0]).encode()}
+            for name, blob in {**read_record(message.content)[1], **fields}.items():
                 (self.folder / f"{next(self.numbers):05d}.{way}.{name}").write_bytes(blob)
 
 
@@ -223,7 +224,7 @@ class DishonestServer:
             if blobs:
                 offer = self.settings.offer(next(iter(requests))).fields()
                 sums = {"roster": self.store.roster.clients, "contents": meanings}
-                body = message_content({"offer": offer, "receipts": [], "sums": sums}, blobs)
+                body = make_record({"offer": offer, "receipts": [], "sums": sums}, blobs)
                 message = Message(body, dst_node_id=node, message_type=MessageType.TRAIN, ttl=600.0)
                 (number,) = self.grid.push_messages([message])
                 messages[number] = client
@@ -232,8 +233,8 @@ class DishonestServer:
             for number in list(messages):
                 for reply in self.grid.pull_messages([number]):
                     client = messages.pop(number)
-                    assert fields_of(reply)["client"] == client
-                    for name, blob in blobs_of(reply, 2**30).items():
+                    assert read_record(reply.content)[0]["client"] == client
+                    for name, blob in read_record(reply.content)[1].items():
                         answers[name.rpartition(".")[0]][client] = blob
             time.sleep(0.3)
         assert not messages, f"no reply of {sorted(messages.values())}"
@@ -253,7 +254,11 @@ def attack_all(grid, context) -> None:
 
 
 if __name__ == "__main__":
-    app, record = executor.app, Path(os.environ["RECORD"])
+    record = Path(os.environ["RECORD"])
     chosen = {"all": attack_all, "none": app}[os.environ["ATTACK"]]
-    executor.app = lambda grid, context: chosen(grid=RecordedGrid(grid, record), context=context)
-    executor.main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
+
+    def recorded(grid, context):
+        chosen(grid=RecordedGrid(grid, record), context=context)
+
+    file, address, *keys = sys.argv[1:]
+    serve_runs(recorded, Path(file), address, *map(Path, keys))

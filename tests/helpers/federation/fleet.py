@@ -17,8 +17,9 @@ from flwr.app import (
 )
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
+from fedran.federation.flower.records import make_record
 from fedran.federation.server.database import Database
+from helpers.federation.flower_messages import blobs_of, fields_of
 
 NAMES = ("site-1", "site-2", "site-3")
 
@@ -92,10 +93,10 @@ class Site:
         fields = fields_of(message)
         if message.metadata.message_type == MessageType.QUERY:
             self.receipts += fields["receipts"]
-            self.head = blobs_of(message, 10**6).get("head", self.head)
-            return message_content({"client": self.client, "head": self._digest(), "told": ""}, {})
+            self.head = blobs_of(message).get("head", self.head)
+            return make_record({"client": self.client, "head": self._digest(), "told": ""}, {})
         named = {f"b{n}": blob for n, blob in enumerate(self.blobs)}
-        return message_content(
+        return make_record(
             {"client": self.client, "head": self._digest(), "told": self.told}, named
         )
 
@@ -154,7 +155,7 @@ def raw(array):
 
 
 def named(**fields):
-    return message_content({"client": "site-3", "head": "", "told": "", **fields}, {})
+    return make_record({"client": "site-3", "head": "", "told": "", **fields}, {})
 
 
 def text(words):

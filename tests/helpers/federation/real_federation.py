@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import fedran
-from fedran.federation.ops.flower import free_port
+from fedran.federation.flower.programs import free_port
 from fedran.federation.ops.scaffold import make_federation
 from fedran.federation.ops.services import (
     start_federation,

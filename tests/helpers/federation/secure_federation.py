@@ -12,17 +12,20 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Message, MessageType, Metadata, RecordDict
 
 import fedran
+from fedran.federation.flower.clientapp import answer_offer, receive_results
+from fedran.federation.flower.serverapp import FlowerNetwork
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.protocol.transport import blobs_of
 from fedran.federation.secure.attempt import Request
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.server.messenger import Messenger
 from fedran.federation.server.secure_round import SecureRound
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
-from fedran.federation.site.app import VARIABLE, answer_offer, receive_results
+from fedran.federation.site.app import VARIABLE
 from fedran.federation.site.sum_files import SumFiles
 from helpers.federation.fleet import Fleet, shorten_waits
+from helpers.federation.flower_messages import blobs_of
 
 D, M, CLASSES = 6, 64, [0, 1, 2]
 PHI = fedran.RandomFeatures(D, M, "cosine", seed=0, source="test")
@@ -144,7 +147,7 @@ class SecureFederation:
         wanted = self.names if names is None else names
         nodes = nodes or {10 + self.names.index(n): self.node(n) for n in wanted}
         with self.store(**changes) as store:
-            self.round = SecureRound(Fleet(nodes), store)
+            self.round = SecureRound(Messenger(FlowerNetwork(Fleet(nodes))), store)
             return self.round.run(task)
 
     def exact(self, task, names=None):
@@ -199,7 +202,7 @@ def requests_in(message):
     """The requests of secure sums in a message."""
     if message.metadata.message_type != MessageType.TRAIN:
         return []
-    blobs = blobs_of(message, 10**9)
+    blobs = blobs_of(message)
     return [Request.read(blob) for name, blob in blobs.items() if not name.endswith(".omega")]
 
 

@@ -5,10 +5,11 @@ import time
 import numpy as np
 from flwr.app import Context, Message, Metadata, RecordDict
 
+from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import PROTOCOL, Offer
-from fedran.federation.protocol.transport import blobs_of, fields_of, message_content
 from fedran.federation.site.outbox import Outbox
+from helpers.federation.flower_messages import blobs_of, fields_of
 
 OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
 PHI = OFFER.features()
@@ -61,8 +62,8 @@ def call(app, body, here=None):
     names = {"client", "head", "settled", "waiting", "told", "failed", "more", "protocol"}
     assert set(fields) - {"validated", "counts"} == names
     assert fields.pop("protocol") == PROTOCOL
-    return fields, blobs_of(reply, 10**6)
+    return fields, blobs_of(reply)
 
 
 def asked(task="may", **changes):
-    return message_content({"offer": {**OFFER.fields(), "task": task, **changes}}, {})
+    return make_record({"offer": {**OFFER.fields(), "task": task, **changes}}, {})

@@ -265,7 +265,7 @@ def renew(
     ] = None,
 ) -> None:
     """Renew the server's certificate. Restart the server afterwards; sites need nothing new."""
-    from fedran.federation.ops.keys import days_left, renew_server
+    from fedran.federation.protocol.keys import days_left, renew_server
 
     tls = find_server(folder).tls
     renew_server(tls, host, ca)

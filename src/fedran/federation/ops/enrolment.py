@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.errors import Refused, check_id
-from fedran.federation.ops.keys import check_node_key, make_node_key
 from fedran.federation.protocol.identity import SiteKey, check_public
+from fedran.federation.protocol.keys import check_node_key, make_node_key
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.roster import Roster

@@ -13,8 +13,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedran.core.errors import Refused
-from fedran.federation.ops import owner
-from fedran.federation.ops.keys import load_node_key
+from fedran.federation.flower import control
+from fedran.federation.protocol.keys import load_node_key
 from fedran.federation.server.database import Database
 from fedran.federation.server.settings import APP, ServerPaths
 
@@ -43,11 +43,11 @@ class NodeRegistry:
         A failure is only logged, so that the server continues. The next update tries again.
         """
         try:
-            nodes = owner.list_nodes(self.paths)
+            nodes = control.list_nodes(self.paths)
             with closing(Database(self.paths.state)) as database:
                 if self.authenticated:
                     self._register(database, {node.node_id for node in nodes})
-                runs = owner.list_runs(self.paths)
+                runs = control.list_runs(self.paths)
                 self._record(database, nodes, runs)
                 if catch_up and not any(run.active for run in runs):
                     self._catch_up(database, nodes)
@@ -81,8 +81,8 @@ class NodeRegistry:
         for client in sorted(keys.keys() - known.keys()):
             _free_key(self.paths.flower / "state.db", keys[client])
             try:
-                node = owner.register_node(self.paths, keys[client], client)
-            except owner.FlowerError as reason:
+                node = control.register_node(self.paths, keys[client], client)
+            except control.FlowerError as reason:
                 log.warning("node of %s: %s", client, reason)
             else:
                 log.info("the node of %s may connect", client)
@@ -92,14 +92,14 @@ class NodeRegistry:
     def _unregister(self, node: str, client: str) -> bool:
         """Whether Flower took the node from its list. A refusal is a warning."""
         try:
-            owner.unregister_node(self.paths, node)
-        except owner.FlowerError as reason:
+            control.unregister_node(self.paths, node)
+        except control.FlowerError as reason:
             log.warning("node of %s: %s", client, reason)
             return False
         return True
 
     def _record(
-        self, database: Database, nodes: list[owner.FlowerNode], runs: list[owner.FlowerRun]
+        self, database: Database, nodes: list[control.FlowerNode], runs: list[control.FlowerRun]
     ) -> None:
         """Note Flower's nodes and runs for ``fedran federation status``."""
         owners, foreign = database.node_owners(), self._foreign_runs(database, runs)
@@ -121,7 +121,7 @@ class NodeRegistry:
             for run in runs[:100]:
                 database.set_run(run.run_id, "", run.status, run.received, run.sent)
 
-    def _foreign_runs(self, database: Database, runs: list[owner.FlowerRun]) -> list[str]:
+    def _foreign_runs(self, database: Database, runs: list[control.FlowerRun]) -> list[str]:
         """Runs whose app is not ours. Sites refuse them; a new one is an alarm in the log."""
         found = {run.run_id: run.app for run in runs if run.app}
         if not found:
@@ -141,7 +141,7 @@ class NodeRegistry:
         self.alarmed.update(foreign)
         return foreign
 
-    def _catch_up(self, database: Database, nodes: list[owner.FlowerNode]) -> None:
+    def _catch_up(self, database: Database, nodes: list[control.FlowerNode]) -> None:
         """Start a run without a task if a connected node lacks the newest head.
 
         A node that still lacks it afterwards, or from which the server waits for an upload, is
@@ -162,7 +162,7 @@ class NodeRegistry:
                 due += 1
         if due:
             log.info("sending the newest head to connected sites that lack it: %d", due)
-            owner.start_run(self.paths)
+            control.start_run(self.paths)
 
 
 def _free_key(database: Path, key: str) -> None:

@@ -18,9 +18,9 @@ from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file
 from fedran.data.rows import LABEL
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
-from fedran.federation.ops.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.configuration import check_address
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.messages import MAX_COLUMNS, FeatureSource, Privacy
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedran.federation.ops import flower, owner
+from fedran.federation.flower import control, programs
 from fedran.federation.ops.nodes import NodeRegistry
 from fedran.federation.ops.supervisor import Command, SupervisedProcess
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
@@ -56,7 +56,7 @@ class StartFailed(OSError):
 def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]) -> None:
     """Run a server until SIGTERM or Ctrl-C; ``say`` gets its log lines."""
     settings = paths.settings()
-    make_command = partial(flower.superlink, paths, insecure=insecure)
+    make_command = partial(programs.superlink, paths, insecure=insecure)
     with _service(paths.folder, say, insecure=insecure, address=settings.address) as stopping:
         make_command()  # an error in the folder ends the program before the first start
         with closing(Database(paths.state)) as database:
@@ -68,12 +68,12 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
             log.info("%s over TLS", where)
         link = SupervisedProcess("SuperLink", make_command, paths.folder / "log" / "superlink.log")
         link.end_leftover()
-        if flower.is_listening(settings.address):
+        if programs.is_listening(settings.address):
             raise AddressInUse(
                 f"{settings.address} is in use by another program, maybe another server; change "
                 "`address` in server.toml"
             )
-        executor = partial(flower.server_executor, paths, insecure=insecure)
+        executor = partial(programs.server_executor, paths, insecure=insecure)
         app = SupervisedProcess("app", executor, paths.folder / "log" / "executor.log")
         app.end_leftover()
         mark_ready(paths.folder / "log")
@@ -97,8 +97,8 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
 
     def supernode() -> Command:
         nonlocal port
-        port = flower.free_port()
-        return flower.supernode(paths, port, insecure=insecure)
+        port = programs.free_port()
+        return programs.supernode(paths, port, insecure=insecure)
 
     with _service(paths.folder, say, insecure=insecure) as stopping:
         supernode()  # an error in the folder ends the program before the first start
@@ -107,9 +107,11 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
         log.info("site %s connects to %s %s", settings.client, settings.server, security)
         logs = paths.folder / "log"
         node = SupervisedProcess(
-            "SuperNode", supernode, logs / "supernode.log", flower.SUPERNODE_HINTS
+            "SuperNode", supernode, logs / "supernode.log", programs.SUPERNODE_HINTS
         )
-        app = SupervisedProcess("app", lambda: flower.executor(paths, port), logs / "executor.log")
+        app = SupervisedProcess(
+            "app", lambda: programs.executor(paths, port), logs / "executor.log"
+        )
         node.end_leftover()
         app.end_leftover()
         connection = Connection(paths, insecure=insecure)
@@ -135,7 +137,7 @@ def _supervise(
             program.check()
             if program.started != before:  # with another secret, and maybe another port
                 app.stop()
-            listening = program.running and flower.is_listening(address())
+            listening = program.running and programs.is_listening(address())
             if listening:
                 app.check()
             yield listening
@@ -229,7 +231,7 @@ def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]
     seconds = START_SECONDS + START_SECONDS_PER_SITE * len(sites)
 
     def server_is_ready() -> bool:
-        if not flower.is_listening(address):
+        if not programs.is_listening(address):
             return False
         if insecure:
             return True
@@ -242,8 +244,8 @@ def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]
 
     def sites_are_connected() -> bool:
         try:
-            nodes = owner.list_nodes(server)
-        except owner.FlowerError:
+            nodes = control.list_nodes(server)
+        except control.FlowerError:
             return False
         return sum(node.status == "online" for node in nodes) >= len(sites)
 

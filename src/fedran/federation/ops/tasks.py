@@ -16,8 +16,8 @@ from pathlib import Path
 
 from fedran.core.errors import MissingExtra, check_id
 from fedran.core.labels import Label, canonical
-from fedran.federation.ops import flower, owner
-from fedran.federation.ops.owner import FlowerRun
+from fedran.federation.flower import control, programs
+from fedran.federation.flower.control import FlowerRun
 from fedran.federation.ops.sums import require_budget
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.lockfile import lock_holder, locked, wait_until
@@ -109,12 +109,12 @@ def run_task(
         open_classes(paths, task, classes)
     for remaining in reversed(range(MAX_RUNS)):
         run = _run_once(paths, task, say, settings.deadline)
-        if run.status == owner.COMPLETED:
+        if run.status == control.COMPLETED:
             return _finish(paths, task, run, say)
         if remaining:
             say(f"the run ended as {run.status}; it is started again, received uploads are kept")
             time.sleep(POLL_SECONDS)
-            wait_until(lambda: flower.is_listening(settings.address), START_SECONDS, 1.0)
+            wait_until(lambda: programs.is_listening(settings.address), START_SECONDS, 1.0)
     raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run.status}")
 
 
@@ -180,7 +180,7 @@ def simulate(
             require_budget(paths, task)
             deadline = paths.settings().deadline
             run = _run_once(paths, task, say, deadline, (len(sites), cpus))
-            if run.status != owner.COMPLETED:
+            if run.status != control.COMPLETED:
                 raise RunFailed(f"task {task}: the run ended as {run.status}; see {output}")
             results.append(_finish(paths, task, run, say))
     return results
@@ -189,16 +189,16 @@ def simulate(
 @contextmanager
 def _simulator(paths: ServerPaths, sites: Path) -> Iterator[Path]:
     """A SuperLink with the simulation engine, ended afterwards; yields its log file."""
-    port = flower.free_port()
-    make_command = partial(flower.simulator, paths, sites.absolute(), port)
+    port = programs.free_port()
+    make_command = partial(programs.simulator, paths, sites.absolute(), port)
     output = paths.folder / "log" / "simulation.log"
     link = SupervisedProcess("SuperLink", make_command, output)
     link.end_leftover()
     link.start()
     try:
         address = f"127.0.0.1:{port}"
-        wait_until(lambda: not link.running or flower.is_listening(address), START_SECONDS)
-        if not flower.is_listening(address):
+        wait_until(lambda: not link.running or programs.is_listening(address), START_SECONDS)
+        if not programs.is_listening(address):
             raise RunFailed(f"the simulation did not start; see {output}")
         yield output
     finally:
@@ -216,8 +216,8 @@ def _run_once(
     tail = Tail(log_file(paths.folder))
     say(f"task {task}: Flower starts a run, which takes some seconds")
     try:
-        run_id = owner.start_run(paths, task, simulated, deadline)
-    except owner.FlowerError as reason:  # the SuperLink may be starting
+        run_id = control.start_run(paths, task, simulated, deadline)
+    except control.FlowerError as reason:  # the SuperLink may be starting
         return FlowerRun("", f"not started ({reason})", "", 0, 0)
     with closing(Database(paths.state)) as database:
         database.set_run(run_id, task, "started", 0, 0)
@@ -228,7 +228,7 @@ def _run_once(
         for line in tail.lines():
             say(line)
         try:
-            (run,) = owner.list_runs(paths, run_id)
+            (run,) = control.list_runs(paths, run_id)
         except (OSError, ValueError):
             continue  # the SuperLink does not answer; its supervisor restarts it
     for line in tail.lines():

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,6 +24,8 @@ from fedran.wire.codec import decode_message
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
 
+MAX_BLOBS = 256
+"""Blobs in one message."""
 MAX_BUDGET = 2**29
 """SQLite, which stores uploads, has a limit of 10^9 bytes per value."""
 MAX_WIDTH = 2**17
@@ -48,6 +51,17 @@ Privacy = Literal["none", "secure", "dp"]
 """``secure``: sites send only masked vectors, of which the server learns nothing but the sum."""
 FeatureSource = str | dict[str, str]
 """What made the features: a name, or a table such as backbone, weights, preprocessing."""
+
+
+class Question(StrEnum):
+    """What the server asks of a site."""
+
+    OFFER = "offer"
+    """To send its uploads."""
+    VALIDATE = "validate"
+    """To test heads on rows of its own."""
+    RESULTS = "results"
+    """To keep receipts and the newest head."""
 
 
 @dataclass(frozen=True)

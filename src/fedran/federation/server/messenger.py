@@ -1,25 +1,22 @@
-"""Messages to nodes over Flower's grid: retries, lost nodes, and replies one at a time."""
+"""Messages to nodes: retries, lost nodes, and replies one at a time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from fedran.core.errors import Refused, check_id
 from fedran.core.labels import Label
 from fedran.federation.protocol.messages import (
     MAX_SETTLED,
+    Question,
     check_protocol,
     read_labels,
     read_settled,
     read_tasks,
 )
-from fedran.federation.protocol.transport import blobs_of, fields_of
 from fedran.wire.validation import Header
 
 MAX_FAILURES = 5
@@ -31,11 +28,50 @@ SLOW_SECONDS = 75.0
 asked again for as long as the run lasts."""
 
 
+@dataclass(frozen=True)
+class Incoming:
+    """What came back for a message: fields and blobs, or why there are none."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    error: str = ""
+    """Why the message was not answered, in the words of the transport."""
+    refused: Refused | None = None
+    """Why the answer cannot be read."""
+
+    def require(self) -> None:
+        """Raise unless this is an answer that can be read."""
+        if self.error:
+            raise Refused("message", "an answer", self.error)
+        if self.refused is not None:
+            raise self.refused
+
+
+class Network(Protocol):
+    """What carries messages to nodes. ``flower/serverapp.py`` has the one over Flower."""
+
+    def nodes(self) -> Iterable[int]:
+        """The connected nodes."""
+
+    def send(
+        self,
+        node: int,
+        kind: Question,
+        fields: Mapping[str, Any],
+        blobs: Mapping[str, bytes],
+        seconds: float,
+    ) -> str:
+        """Send one message that expires; returns its id, or "" if it was not taken."""
+
+    def reply(self, number: str) -> Incoming | None:
+        """The reply to one message, or None if none has arrived."""
+
+
 class Messenger:
     """Knows which nodes to ask, which messages are unanswered, and what has come back."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    def __init__(self, network: Network) -> None:
+        self.network = network
         self.unanswered: dict[str, int] = {}
         """Message id -> node, for messages without a reply so far."""
         self._failures: dict[int, int] = {}
@@ -56,7 +92,7 @@ class Messenger:
         report it. A second message to a node that is only slow does no harm.
         """
         now = time.monotonic()
-        connected, busy = set(self.grid.get_node_ids()), set(self.unanswered.values())
+        connected, busy = set(self.network.nodes()), set(self.unanswered.values())
         self._disconnected |= busy - connected
         again = self._disconnected & connected
         self._disconnected -= again
@@ -67,19 +103,24 @@ class Messenger:
         due |= self._urgent & connected
         return [n for n in sorted(due | again) if self._failures.get(n, 0) < MAX_FAILURES]
 
-    def send(self, node: int, body: RecordDict, kind: str, ttl: float) -> None:
-        """Send one message to one node, so that the id of the message is known."""
-        message = Message(body, dst_node_id=node, message_type=kind, ttl=ttl)
+    def send(
+        self,
+        node: int,
+        kind: Question,
+        fields: Mapping[str, Any],
+        blobs: Mapping[str, bytes],
+        seconds: float,
+    ) -> None:
+        """Send one message to one node. It expires after so many seconds."""
         waited_for = node in self.unanswered.values() and node not in self._urgent
         self._urgent.discard(node)
         self._patience[node] = 2 * self._patience[node] if waited_for else SLOW_SECONDS
         self._asked_at[node] = time.monotonic()
         self._ask_from[node] = float("inf")
-        for message_id in self.grid.push_messages([message]):
-            if message_id:
-                self.unanswered[message_id] = node
-            else:  # Flower did not take it
-                self.retry_later(node)
+        if number := self.network.send(node, kind, fields, blobs, seconds):
+            self.unanswered[number] = node
+        else:
+            self.retry_later(node)
 
     def retry_later(self, node: int) -> None:
         """Count a failure of a node, and let it be asked again after a pause."""
@@ -90,11 +131,11 @@ class Messenger:
         """Let a node that has more to send, or that is asked something else, be asked at once."""
         self._urgent.add(node)
 
-    def replies(self) -> Iterator[tuple[int, Message]]:
+    def replies(self) -> Iterator[tuple[int, Incoming]]:
         """Replies that have arrived, with their nodes. Only one is in memory at a time."""
-        for message_id in list(self.unanswered):
-            for reply in self.grid.pull_messages([message_id]):
-                yield self.unanswered.pop(message_id), reply
+        for number in list(self.unanswered):
+            if (reply := self.network.reply(number)) is not None:
+                yield self.unanswered.pop(number), reply
 
 
 @dataclass(frozen=True)
@@ -117,11 +158,15 @@ class Reply:
     """Classes for which the site has validation rows."""
 
     @classmethod
-    def read(cls, node: int, message: Message, largest: int) -> Reply:
-        """Parse a reply with blobs of at most ``largest`` bytes. Every field is checked."""
-        oversized: dict[str, int] = {}
-        blobs, fields = blobs_of(message, largest, oversized), fields_of(message)
-        header, client = Header(fields), check_id(fields.get("client"), "client")
+    def read(cls, node: int, incoming: Incoming, largest: int) -> Reply:
+        """Check every field of a reply. Blobs of more than ``largest`` bytes are left out."""
+        incoming.require()
+        fields, header = incoming.fields, Header(dict(incoming.fields))
+        blobs = {name: blob for name, blob in incoming.blobs.items() if len(blob) <= largest}
+        oversized = {
+            name[:64]: len(blob) for name, blob in incoming.blobs.items() if len(blob) > largest
+        }
+        client = check_id(fields.get("client"), "client")
         settled, waiting = read_settled(header), read_tasks(header, "waiting", MAX_SETTLED)
         validated, problem = read_labels(header, "validated"), fields.get("told")
         try:

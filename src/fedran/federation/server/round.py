@@ -14,17 +14,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import Message, MessageType
-from flwr.serverapp import Grid
-
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
-from fedran.federation.protocol.messages import (
-    MAX_CLASSES,
-    MAX_EARLIER,
-)
+from fedran.federation.protocol.messages import MAX_CLASSES, MAX_EARLIER, Question
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
-from fedran.federation.protocol.transport import fields_of, message_content
 from fedran.federation.server.answers import (
     CLOSED,
     HOW_TO_CLOSE,
@@ -36,7 +29,7 @@ from fedran.federation.server.answers import (
 )
 from fedran.federation.server.gate import Validation, ValidationSet
 from fedran.federation.server.head import update_head
-from fedran.federation.server.messenger import Messenger, Reply
+from fedran.federation.server.messenger import Incoming, Messenger, Reply
 from fedran.federation.server.site_validation import SiteValidation
 from fedran.federation.server.store import Store
 
@@ -63,12 +56,12 @@ class Round:
 
     def __init__(
         self,
-        grid: Grid,
+        messenger: Messenger,
         store: Store,
         validation: ValidationSet | None = None,
         owners: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        self.messenger, self.store, self.settings = Messenger(grid), store, store.settings
+        self.messenger, self.store, self.settings = messenger, store, store.settings
         self.validation, self.owners = validation, owners
         self.receipts: dict[int, list[Receipt]] = {}
         """Node -> what was decided about its uploads."""
@@ -109,9 +102,8 @@ class Round:
         while True:
             ttl = max(1.0, quorum.deadline - (time.monotonic() - start))
             for node in self.messenger.nodes_to_ask():
-                receipts = self._told(node)
-                body = message_content({"offer": offer, "receipts": receipts}, {})
-                self.messenger.send(node, body, MessageType.TRAIN, ttl)
+                fields = {"offer": offer, "receipts": self._told(node)}
+                self.messenger.send(node, Question.OFFER, fields, {}, ttl)
             for node, reply in self.messenger.replies():
                 self._receive_reply(node, reply, task, quorum)
             seconds = time.monotonic() - start
@@ -146,7 +138,7 @@ class Round:
         if self.owners is not None:
             with suppress(OSError):  # then it is not said
                 owners = self.owners()
-                here = {owners.get(str(node)) for node in self.messenger.grid.get_node_ids()}
+                here = {owners.get(str(node)) for node in self.messenger.network.nodes()}
         names = sorted(missing)[:10]
         return ", ".join(name if name in here else f"{name} (not connected)" for name in names)
 
@@ -177,15 +169,15 @@ class Round:
             row_energy=usual.row_energy if usual else 0.0,
         ).fields()
 
-    def _read_reply(self, node: int, message: Message) -> Reply | None:
+    def _read_reply(self, node: int, incoming: Incoming) -> Reply | None:
         """The reply of a node; None if it is not usable. After an error, it is asked again."""
-        if message.has_error():
-            log.warning("node %s: %s; the node is asked again", node, message.error.reason)
+        if incoming.error:
+            log.warning("node %s: %s; the node is asked again", node, incoming.error)
             self.messenger.retry_later(node)
             return None
         self.heard.add(node)
         try:
-            reply = Reply.read(node, message, self.settings.largest_upload)
+            reply = Reply.read(node, incoming, self.settings.largest_upload)
             self._check_owner(node, reply.client)
         except Refused as reason:
             log.warning("node %s: %s", node, reason)
@@ -196,9 +188,9 @@ class Round:
             return reply
         return None
 
-    def _receive_reply(self, node: int, message: Message, task: str, quorum: Quorum) -> None:
+    def _receive_reply(self, node: int, incoming: Incoming, task: str, quorum: Quorum) -> None:
         """Receive the envelopes of one node. Only those of the open task count for the quorum."""
-        reply = self._read_reply(node, message)
+        reply = self._read_reply(node, incoming)
         if reply is None:
             return
         client, limit = reply.client, self.settings.largest_upload
@@ -267,14 +259,14 @@ class Round:
         """
         validation = self.validation or self._site_validation()
         head, digest = update_head(self.store, validation, task, self.settings.head_margin)
-        nodes = list(self.messenger.grid.get_node_ids())
+        nodes = list(self.messenger.network.nodes())
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         log.info("sending receipts and the newest head to %d nodes", len(nodes))
         for node in nodes:
-            receipts = self._told(node)
+            fields = {"receipts": self._told(node)}
             lacks_head = head and self.held_heads.get(node) != digest
-            body = message_content({"receipts": receipts}, {"head": head} if lacks_head else {})
-            self.messenger.send(node, body, MessageType.QUERY, HAND_BACK_SECONDS)
+            blobs = {"head": head} if lacks_head else {}
+            self.messenger.send(node, Question.RESULTS, fields, blobs, HAND_BACK_SECONDS)
         before, had_it = self.store.database.served()
         served = had_it if before == digest else set()
         start, next_progress = time.monotonic(), FIRST_PROGRESS
@@ -282,7 +274,7 @@ class Round:
             for node, reply in self.messenger.replies():
                 # A node that did not answer the offer may still have rows to send.
                 answered = node in self.receipts and node not in self.have_more
-                if answered and _held_head(reply) == digest:
+                if answered and reply.fields.get("head") == digest:
                     served.add(str(node))
             if time.monotonic() - start >= next_progress:
                 next_progress += PROGRESS_SECONDS
@@ -333,13 +325,3 @@ class Round:
                 missing=missing,
             )
         self.store.events.write("task", task=task, state=state, missing=missing)
-
-
-def _held_head(reply: Message) -> Any:
-    """The digest of the head that a node says it has; None if the reply cannot be read."""
-    if reply.has_error():
-        return None
-    try:
-        return fields_of(reply).get("head")
-    except Refused:
-        return None

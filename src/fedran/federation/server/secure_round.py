@@ -25,12 +25,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import MessageType
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
+from fedran.federation.protocol.messages import Question
 from fedran.federation.protocol.receipts import Code, Receipt
-from fedran.federation.protocol.transport import message_content
 from fedran.federation.secure.attempt import Stage
 from fedran.federation.secure.contribution import Content
 from fedran.federation.secure.coordinator import FOLDER, NEW_TASK, Coordinator, OpenSum
@@ -149,7 +148,7 @@ class SecureRound(Round):
 
     def _all_heard(self) -> bool:
         """Whether every connected node has answered."""
-        return set(self.messenger.grid.get_node_ids()) <= self.heard
+        return set(self.messenger.network.nodes()) <= self.heard
 
     def _decisions(self) -> dict[str, dict[str, Code]]:
         """Task -> site -> what was decided about its rows, in whichever sum they are.
@@ -252,11 +251,10 @@ class SecureRound(Round):
         for node in self.messenger.nodes_to_ask():
             client = self.clients.get(node) or owners.get(str(node), "")
             contents, blobs = self.sums.requests(client)
-            fields = {"roster": self.store.roster.clients, "contents": contents}
+            sums = {"roster": self.store.roster.clients, "contents": contents}
             self.asked[node] = self.asked.get(node, set()) | self.sums.pending(client)
-            receipts = self._told(node)
-            body = message_content({"offer": offer, "receipts": receipts, "sums": fields}, blobs)
-            self.messenger.send(node, body, MessageType.TRAIN, ttl)
+            fields = {"offer": offer, "receipts": self._told(node), "sums": sums}
+            self.messenger.send(node, Question.OFFER, fields, blobs, ttl)
 
     def _absorb(self, reply: Reply) -> list[Receipt]:
         """Take the answers of a site to its requests. Plain uploads are refused in this mode."""

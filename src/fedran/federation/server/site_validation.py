@@ -11,8 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from flwr.app import Message, MessageType
-
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
 from fedran.core.solve.head import Head
@@ -23,8 +21,8 @@ from fedran.federation.protocol.class_counts import (
     add_bounded,
     counts_from_json,
 )
-from fedran.federation.protocol.transport import fields_of, message_content
-from fedran.federation.server.messenger import Messenger
+from fedran.federation.protocol.messages import Question
+from fedran.federation.server.messenger import Incoming, Messenger
 from fedran.federation.server.schema import Upload
 from fedran.wire.codec import encode
 
@@ -103,10 +101,9 @@ class SiteValidation:
     ) -> dict[str, dict[str, Counts]]:
         """Client -> digest of a head -> its counts."""
         fields = {"heads": list(blobs), "earlier": list(earlier), "tested": list(self.tested)}
-        body = message_content(fields, blobs)
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         for node in self.nodes:
-            self.messenger.send(node, body, MessageType.EVALUATE, TEST_SECONDS)
+            self.messenger.send(node, Question.VALIDATE, fields, blobs, TEST_SECONDS)
         found: dict[str, dict[str, Counts]] = {}
         deadline = time.monotonic() + TEST_SECONDS
         while self.messenger.unanswered and time.monotonic() < deadline:
@@ -123,14 +120,12 @@ class SiteValidation:
         log.info("%d of %d sites tested %d heads", len(found), len(self.nodes), len(blobs))
         return found
 
-    def _read(self, reply: Message, blobs: Mapping[str, bytes]) -> dict[str, Counts]:
+    def _read(self, reply: Incoming, blobs: Mapping[str, bytes]) -> dict[str, Counts]:
         """The counts in a reply, which must be of the same rows for every head."""
-        if reply.has_error():
-            raise Refused("counts", "an answer", reply.error.reason)
-        fields = fields_of(reply)
-        given = fields.get("counts")
+        reply.require()
+        given = reply.fields.get("counts")
         if not isinstance(given, dict) or given.keys() != blobs.keys():
-            raise Refused("counts", "counts of every head", fields.get("told") or "others")
+            raise Refused("counts", "counts of every head", reply.fields.get("told") or "others")
         found = {name: counts_from_json(given[name]) for name in blobs}
         sizes = {tuple((c, n.rows) for c, n in counts.items()) for counts in found.values()}
         if len(sizes) > 1:

@@ -1,4 +1,4 @@
-"""The Flower app of a site: sends the uploads in its outbox, keeps receipts and the newest head.
+"""How a site answers: it sends the uploads in its outbox, keeps receipts and the newest head.
 
 Which rows it reads comes from the file that FEDRAN_SITE names on the site's machine; a message can
 only name a task. Every message gets an answer, whatever it contains.
@@ -10,14 +10,11 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 
 from fedran.core.errors import Refused, printable
 from fedran.core.fingerprint import require_same
@@ -28,14 +25,15 @@ from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import (
+    MAX_BLOBS,
     MAX_BUDGET,
     MAX_CLASSES,
     MAX_SETTLED,
     PROTOCOL,
     Offer,
+    Question,
 )
 from fedran.federation.protocol.receipts import Code, read_receipts
-from fedran.federation.protocol.transport import MAX_BLOBS, blobs_of, fields_of, message_content
 from fedran.federation.secure.contribution import Content
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.secure import NoContribution, Participant, requests_of
@@ -58,27 +56,37 @@ LIKELY_CAUSES = (
     "then makes a new upload"
 )
 log = logging.getLogger(__name__)
-app = ClientApp()
+Fields = Mapping[str, Any]
+Blobs = Mapping[str, bytes]
 
 
-def answering(
-    handle: Callable[[Message, Reply, LocalSite], None],
-) -> Callable[[Message, Context], Message]:
-    """A handler of messages for Flower, which sends a reply whatever happens in ``handle``."""
+def respond(
+    kind: Question,
+    fields: Fields,
+    blobs: Blobs,
+    number: object,
+    unreadable: Refused | None = None,
+) -> tuple[Fields, Blobs]:
+    """Fields and blobs of the answer to a message. There is one whatever happens.
 
-    def answer(message: Message, context: Context) -> Message:
-        reply = Reply()
-        with reply.catch_errors():
-            site = reply.site = LocalSite.find(context)
-            handle(message, reply, site)
-        return reply.to(message)
+    ``number`` is that of the node, which matters where this folder holds several sites.
+    ``unreadable`` says why the message has neither fields nor blobs.
+    """
+    reply = Reply()
+    with reply.catch_errors():
+        site = reply.site = LocalSite.find(number)
+        if unreadable is not None:
+            reply.report(unreadable)
+        handle = {
+            Question.OFFER: answer_offer,
+            Question.VALIDATE: validate_heads,
+            Question.RESULTS: receive_results,
+        }[kind]
+        handle(fields, blobs, reply, site)
+    return reply.fields(), reply.blobs
 
-    return answer
 
-
-@app.train()
-@answering
-def answer_offer(message: Message, reply: Reply, site: LocalSite) -> None:
+def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
     """Send the envelope of the offered task, then every other one that the server may lack.
 
     Without an offer no upload is made, and refused uploads are not sent again. The server asks a
@@ -86,7 +94,6 @@ def answer_offer(message: Message, reply: Reply, site: LocalSite) -> None:
     """
     offer, received, plain = None, set[str](), True
     with reply.catch_errors():
-        fields = fields_of(message)
         with reply.catch_errors():
             received = site.settle(fields.get("receipts", []))
         if fields.get("offer") is not None:
@@ -98,7 +105,7 @@ def answer_offer(message: Message, reply: Reply, site: LocalSite) -> None:
                 reply.problems.append(made.text)
                 reply.failed = made.failed
             else:
-                reply.add_sums(offer, fields.get("sums"), blobs_of(message, MAX_BUDGET))
+                reply.add_sums(offer, fields.get("sums"), _small(blobs, MAX_BUDGET))
     if not plain or site.settings.privacy != "none":
         return
     for task in site.to_send(offer, received):
@@ -108,29 +115,33 @@ def answer_offer(message: Message, reply: Reply, site: LocalSite) -> None:
     reply.validated = rows.classes if rows else []
 
 
-@app.evaluate()
-@answering
-def validate_heads(message: Message, reply: Reply, site: LocalSite) -> None:
+def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
     """Count how many of the site's validation rows each head in the message labels correctly."""
     rows, offer = SiteRows.load(site.file.parent, site.settings), last_offer(site.state)
     if rows is None or offer is None:
         raise Refused("validation", "a site with validation rows and an offer", "none")
     if site.settings.privacy != "none" or offer.privacy != "none":
         raise Refused("validation", "a federation without secure sums", offer.privacy)
-    blobs = blobs_of(message, DEFAULT_LIMITS.message)
-    counts = rows.test(Site.load(site.file), offer, blobs, fields_of(message))
+    heads = _small(blobs, DEFAULT_LIMITS.message)
+    counts = rows.test(Site.load(site.file), offer, heads, fields)
     reply.counts = {name: counts_to_json(found) for name, found in counts.items()}
 
 
-@app.query()
-@answering
-def receive_results(message: Message, reply: Reply, site: LocalSite) -> None:
+def receive_results(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
     """Write the receipts to the outbox, and the newest head to the site's folder."""
     with reply.catch_errors():
-        site.settle(fields_of(message).get("receipts", []))
-    head = blobs_of(message, DEFAULT_LIMITS.message).get("head")
+        site.settle(fields.get("receipts", []))
+    head = _small(blobs, DEFAULT_LIMITS.message).get("head")
     if head is not None:
         site.keep_head(head)
+
+
+def _small(blobs: Blobs, most: int) -> Blobs:
+    """The blobs of a message. One of more than ``most`` bytes is refused."""
+    for name, blob in blobs.items():
+        if len(blob) > most:
+            raise Refused(name, f"at most {most} bytes", len(blob))
+    return blobs
 
 
 @dataclass(frozen=True)
@@ -144,7 +155,7 @@ class LocalSite:
     """Whether the simulation engine runs this site. Then no process is started for its work."""
 
     @classmethod
-    def find(cls, context: Context) -> LocalSite:
+    def find(cls, number: object) -> LocalSite:
         """The site of FEDRAN_SITE; in a folder of several sites, the one with the node's number."""
         where = os.environ.get(VARIABLE)
         if not where:
@@ -153,7 +164,6 @@ class LocalSite:
         simulated = file.is_dir()
         if simulated:
             files = sorted(file.glob("*/site.toml"))
-            number = context.node_config.get("partition-id")
             if type(number) is not int or number not in range(len(files)):
                 expected = f"a number below {len(files)}, one of the sites"
                 raise Refused("partition-id", expected, number)
@@ -308,12 +318,16 @@ class Reply:
         try:
             yield
         except Exception as reason:
-            folder = self.site.file.parent if self.site else None
-            self.failed = True
-            self.problems.append(text_for_server(reason, folder))
+            self.report(reason)
 
-    def to(self, message: Message) -> Message:
-        """The reply as a Flower message."""
+    def report(self, reason: Exception) -> None:
+        """Report a failure to the server."""
+        folder = self.site.file.parent if self.site else None
+        self.failed = True
+        self.problems.append(text_for_server(reason, folder))
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the message to the server."""
         fields: dict[str, Any] = {"client": "", "head": "", "settled": [], "waiting": []}
         if self.site is not None:
             with self.catch_errors():
@@ -327,5 +341,4 @@ class Reply:
         fields |= {"told": problems, "failed": self.failed, "more": self.more}
         more: dict[str, Any] = {"validated": self.validated[:MAX_CLASSES], "counts": self.counts}
         more |= {"protocol": PROTOCOL, "refused": self.refused}
-        fields |= {name: value for name, value in more.items() if value}
-        return Message(message_content(fields, self.blobs), reply_to=message)
+        return fields | {name: value for name, value in more.items() if value}

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from fedran.core.errors import Refused, printable
-from fedran.federation.ops.keys import load_node_key
+from fedran.federation.protocol.keys import load_node_key
 from fedran.federation.server.settings import APP, OWNER, ServerPaths
 
 COMPLETED = "finished:completed"
@@ -120,13 +122,12 @@ def list_nodes(paths: ServerPaths) -> list[FlowerNode]:
 def register_node(paths: ServerPaths, key: str, name: str) -> str:
     """Let the node with a public key (OpenSSH, an elliptic curve) connect; returns its id."""
     from flwr.proto.control_pb2 import RegisterNodeRequest
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     try:
-        public = load_node_key(key)
+        public = load_node_key(key).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     except Refused as reason:
         raise FlowerError(f"the public key of {name} cannot be read: {reason}") from None
-    request = RegisterNodeRequest(public_key=public_key_to_bytes(public), name=name)
+    request = RegisterNodeRequest(public_key=public, name=name)
     with _client(paths, "register a node") as client:
         return str(client.RegisterNode(request).node_id)
 

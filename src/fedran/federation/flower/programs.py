@@ -12,9 +12,9 @@ import warnings
 from pathlib import Path
 
 from fedran.core.errors import MissingExtra
-from fedran.federation.ops.keys import days_left, make_certificates
 from fedran.federation.protocol.configuration import check_address, join_address
 from fedran.federation.protocol.identity import check_private, write_private
+from fedran.federation.protocol.keys import days_left, make_certificates
 from fedran.federation.server.settings import (
     APP,
     OWNER,
@@ -45,6 +45,7 @@ SUPERNODE_HINTS = {
 }
 """Codes in a SuperNode's output -> explanation. Every failure has the exit code 1, so that the
 output is the only source. Codes are those of OpenSSL and of Flower's API errors."""
+EXECUTOR = "fedran.federation.flower.executor"
 APP_TEXT = """\
 [project]
 name = "fedran-app"
@@ -57,8 +58,8 @@ dependencies = []
 publisher = "fedran"
 
 [tool.flwr.app.components]
-serverapp = "fedran.federation.server.app:app"
-clientapp = "fedran.federation.site.app:app"
+serverapp = "fedran.federation.flower.serverapp:app"
+clientapp = "fedran.federation.flower.clientapp:app"
 
 [tool.flwr.app.config]
 task = ""
@@ -89,7 +90,7 @@ def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[st
 
 def server_executor(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the program that runs the server's app for its SuperLink."""
-    command = [sys.executable, "-P", "-m", "fedran.federation.server.executor"]
+    command = [sys.executable, "-P", "-m", EXECUTOR, "server"]
     command += [str(paths.settings_file), _reachable(paths.settings().address)]
     command += [str(paths.runtime / "secret")]
     command += [] if insecure else [str(paths.tls / "ca.crt")]
@@ -141,7 +142,7 @@ def supernode(paths: SitePaths, port: int, *, insecure: bool) -> tuple[list[str]
 
 def executor(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the program that runs the site's app for its SuperNode."""
-    command = [sys.executable, "-P", "-m", "fedran.federation.site.executor"]
+    command = [sys.executable, "-P", "-m", EXECUTOR, "client"]
     command += [str(paths.settings_file), f"127.0.0.1:{port}"]
     return command, _environment(FLWR_HOME=paths.folder / "flower", FEDRAN_SITE=paths.settings_file)
 
@@ -203,7 +204,7 @@ def _environment(**variables: str | Path) -> dict[str, str]:
 def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> list[str]:
     """The program of a SuperLink, without Flower's arguments.
 
-    Our app, and a new secret of the owner's interface, are written for ``ops/owner.py``.
+    Our app, and a new secret of the owner's interface, are written for ``control.py``.
     """
     _executable("flower-superlink")  # one sentence where Flower is not installed
     from flwr.cli.build import build_fab_from_files
@@ -218,5 +219,5 @@ def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> l
     owner = {"address": address, "ca": ca, "secret": secrets.token_hex(32), "previous": previous}
     _replace_private(paths.runtime / OWNER, json.dumps(owner).encode())
     (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
-    module = "fedran.federation.server.superlink"
+    module = "fedran.federation.flower.superlink"
     return [sys.executable, "-P", "-m", module, str(paths.runtime)]

@@ -1,6 +1,6 @@
 """Flower's SuperLink with an owner's interface that needs a secret.
 
-``python -m fedran.federation.server.superlink RUNTIME ...`` takes the arguments of
+``python -m fedran.federation.flower.superlink RUNTIME ...`` takes the arguments of
 ``flower-superlink``. Every user of the machine can reach the SuperLink's port. Flower lets a plugin
 authenticate requests to the owner's interface (``/v1/control``), and its open distribution has no
 such plugin. This one compares a bearer token with the secret in the folder RUNTIME, which only the
@@ -30,13 +30,13 @@ from flwr.supercore.auth.typing import AccountAuthLoginDetails, AccountInfo
 from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 
 from fedran.core.errors import shortened
-from fedran.federation.protocol.executor import replace_steps
+from fedran.federation.flower.private import replace_steps
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.server.settings import OWNER, REFUSED_REQUESTS
 from fedran.wire.files import read_json_object, write_atomically
 
 Metadata = Sequence[tuple[str, str | bytes]]
-log = logging.getLogger("fedran.federation.server.superlink")
+log = logging.getLogger("fedran.federation.flower.superlink")
 CONTROL = "/v1/control/"
 """Where the owner's interface is."""
 LOGIN = {

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
 
 from fedran.core.errors import Refused, check_id
+from fedran.federation.flower.records import make_record, read_record
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.logs import log_to
+from fedran.federation.protocol.messages import Question
 from fedran.federation.server.gate import ValidationSet
+from fedran.federation.server.messenger import Incoming, Messenger
 from fedran.federation.server.round import Round
 from fedran.federation.server.secure_round import SecureRound
 from fedran.federation.server.settings import WITHOUT_KEYS, ServerSettings
@@ -27,8 +32,49 @@ from fedran.federation.server.store import locked_store
 VARIABLE = "FEDRAN_SERVER"
 LOCK_TIMEOUT = 600.0
 """Seconds to wait until another run, or `fedran federation accept`, releases the store."""
+MESSAGE_TYPES = {
+    Question.OFFER: MessageType.TRAIN,
+    Question.VALIDATE: MessageType.EVALUATE,
+    Question.RESULTS: MessageType.QUERY,
+}
 log = logging.getLogger(__name__)
 app = ServerApp()
+
+
+class FlowerNetwork:
+    """The nodes of a federation over Flower's grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def nodes(self) -> Iterable[int]:
+        """The connected nodes."""
+        return list(self.grid.get_node_ids())
+
+    def send(
+        self,
+        node: int,
+        kind: Question,
+        fields: Mapping[str, Any],
+        blobs: Mapping[str, bytes],
+        seconds: float,
+    ) -> str:
+        """Send one message that expires; returns its id, or "" if Flower does not take it."""
+        content, of_type = make_record(fields, blobs), MESSAGE_TYPES[kind]
+        message = Message(content, dst_node_id=node, message_type=of_type, ttl=seconds)
+        (number,) = self.grid.push_messages([message])
+        return str(number or "")
+
+    def reply(self, number: str) -> Incoming | None:
+        """The reply to one message, or None if none has arrived."""
+        for message in self.grid.pull_messages([number]):
+            if message.has_error():
+                return Incoming(error=str(message.error.reason))
+            try:
+                return Incoming(*read_record(message.content))
+            except Refused as reason:
+                return Incoming(refused=reason)
+        return None
 
 
 @app.main()
@@ -49,7 +95,7 @@ def main(grid: Grid, context: Context) -> None:
             validation = ValidationSet.load(folder, settings)
             owners = None if os.environ.get(WITHOUT_KEYS) == "1" else store.database.node_owners
             rounds = Round if settings.privacy == "none" else SecureRound
-            rounds(grid, store, validation, owners).run(task)
+            rounds(Messenger(FlowerNetwork(grid)), store, validation, owners).run(task)
     except Exception as reason:
         log.exception("the run failed: %s", reason)
         raise

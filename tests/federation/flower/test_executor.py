@@ -14,15 +14,13 @@ from flwr.cli.build import build_fab_from_files
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 
 from fedran.core.errors import Refused
-from fedran.federation.ops import flower
-from fedran.federation.ops.keys import make_certificates
+from fedran.federation.flower import clientapp, executor, programs
+from fedran.federation.flower.executor import CLAIM, check_app, end_with, note_alarm
 from fedran.federation.ops.scaffold import make_site
-from fedran.federation.protocol.executor import CLAIM, end_with
-from fedran.federation.site import executor
-from fedran.federation.site.executor import note_alarm
+from fedran.federation.protocol.keys import make_certificates
 from fedran.federation.site.settings import ALARMS, SitePaths
 
-OURS = flower.APP_TEXT.encode()
+OURS = programs.APP_TEXT.encode()
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
 
 
@@ -44,13 +42,13 @@ def test_a_foreign_app_raises_an_alarm_that_is_kept(paths, caplog):
 def test_the_port_between_node_and_app_needs_a_secret_and_has_a_certificate(paths, monkeypatch):
     """A SuperNode as the site starts it: other users can neither claim messages nor pose as it."""
     pytest.importorskip("uvicorn")
-    monkeypatch.setattr(flower, "_executable", lambda name: name)
-    port = flower.free_port()
-    command, _ = flower.supernode(paths, port, insecure=True)
+    monkeypatch.setattr(programs, "_executable", lambda name: name)
+    port = programs.free_port()
+    command, _ = programs.supernode(paths, port, insecure=True)
     assert command[command.index("--isolation") + 1] == "process"
     assert (paths.runtime / "secret").stat().st_mode & 0o077 == 0
     first = (paths.runtime / "secret").read_bytes()
-    flower.supernode(paths, port, insecure=True)
+    programs.supernode(paths, port, insecure=True)
     assert (paths.runtime / "secret").read_bytes() != first
     server, thread = real_runtime(paths, port)
     try:
@@ -126,10 +124,10 @@ def claims(paths, port, secret):
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_the_app_of_a_run_is_checked_and_never_loaded(ours, paths, monkeypatch):
+def test_a_site_checks_the_app_of_a_run_and_never_loads_it(ours, paths, monkeypatch):
     """Flower's own function for a message, with its connection replaced; the app is not run."""
-    task, steps = executor.flower_task, []
-    changes = {"pyproject.toml": OURS if ours else OURS.replace(b"site.app", b"evil.app")}
+    task, steps = executor.client_task, []
+    changes = {"pyproject.toml": OURS if ours else OURS.replace(b"clientapp:", b"evil:")}
     fab = build_fab_from_files(changes)[0]
 
     def run(address, token, insecure, authority, parent, **how):
@@ -145,13 +143,72 @@ def test_the_app_of_a_run_is_checked_and_never_loaded(ours, paths, monkeypatch):
         monkeypatch.setattr(task, name, getattr(task, name))
     monkeypatch.setattr(task, "run_clientapp", run)
     monkeypatch.setattr("os._exit", lambda code: steps.append(code))
-    end_with(lambda: executor.answer_message(paths, "127.0.0.1:1", "token", b""))
+    end_with(lambda: executor.answer_message(clientapp.app, paths, "127.0.0.1:1", "token", b""))
     assert steps[0] == (False, {"runtime_dependency_install": False})
-    assert steps[1:] == [executor.app if ours else "refused", 0]
+    assert steps[1:] == [clientapp.app if ours else "refused", 0]
     assert (paths.folder / "state" / ALARMS).is_file() != ours
 
 
 def test_a_version_of_flower_without_these_steps_answers_nothing(paths, monkeypatch):
-    monkeypatch.delattr(executor.flower_task, "install_from_fab")
-    with pytest.raises(NotImplementedError, match="foreign apps could not be refused"):
-        executor.answer_message(paths, "127.0.0.1:1", "token", b"")
+    monkeypatch.delattr(executor.client_task, "install_from_fab")
+    with pytest.raises(NotImplementedError, match=r"\.install_from_fab"):
+        executor.answer_message(clientapp.app, paths, "127.0.0.1:1", "token", b"")
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_server_checks_the_app_of_a_run_and_never_loads_it(ours, monkeypatch, caplog):
+    """Flower's own function for a run, with its connection replaced."""
+    task, steps = executor.server_task, []
+    changed = {"pyproject.toml": OURS if ours else OURS.replace(b"serverapp:", b"evil:")}
+    fab = build_fab_from_files(changed)[0]
+
+    def run(address, queue, token, insecure, authority, parent, **how):
+        steps.append((token, insecure, how))
+        task.install_from_fab(fab, skip_prompt=True)
+        steps.append(task.run_(grid="grid", context="context", server_app_attr="evil:app"))
+
+    monkeypatch.setattr(task, "install_from_fab", lambda fab, **_: steps.append("installed"))
+    monkeypatch.setattr(task, "run_", None.__init__)
+    monkeypatch.setattr(task, "run_serverapp", run)
+
+    def app(grid, context):
+        steps.append((grid, context))
+
+    if ours:
+        executor.run_task(app, "127.0.0.1:1", "token", b"authority")
+        assert steps[1:] == ["installed", ("grid", "context"), "context"]
+    else:
+        with pytest.raises(Refused, match="evil"):
+            executor.run_task(app, "127.0.0.1:1", "token", b"authority")
+        assert "ALARM: a run brought an app that is not fedran's" in caplog.text
+        assert len(steps) == 1
+    assert steps[0] == ("token", False, {"runtime_dependency_install": False})
+
+
+def test_a_version_of_flower_without_these_steps_runs_nothing(monkeypatch):
+    monkeypatch.delattr(executor.server_task, "run_")
+    with pytest.raises(NotImplementedError, match=r"\.run_,"):
+        executor.run_task(print, "127.0.0.1:1", "token", None)
+
+
+def test_our_own_app_is_accepted():
+    check_app(build_fab_from_files({"pyproject.toml": OURS})[0])
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"pyproject.toml": OURS.replace(b"clientapp:app", b"clientapp:other")}, "clientapp:other"),
+        ({"pyproject.toml": OURS, "fedran/code.py": b"boom = 1"}, "code.py"),
+        ({"pyproject.toml": OURS.replace(b"fedran.federation.flower.server", b"evil")}, "evil"),
+    ],
+)
+def test_any_other_app_is_refused(files, words):
+    with pytest.raises(Refused, match=f"an app that only names the apps of fedran, got .*{words}"):
+        check_app(build_fab_from_files(files)[0])
+
+
+@pytest.mark.parametrize("fab", [b"", b"PK", b"\0" * 1000])
+def test_an_app_that_cannot_be_read_is_refused(fab):
+    with pytest.raises(Refused, match="an app that only names the apps of fedran"):
+        check_app(fab)

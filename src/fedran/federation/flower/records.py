@@ -6,27 +6,34 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedran.core.errors import Refused
+from fedran.federation.protocol.messages import MAX_BLOBS
 
 RAW = "fedran.bytes"
-MAX_BLOBS = 256
 MAX_JSON = 2**20
 """Characters of the fields of one message."""
 
 
-def message_content(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict:
+def make_record(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict:
     """The content of a message with these fields and named blobs. Empty blobs are left out."""
     arrays = {name: Array("uint8", (len(blob),), RAW, blob) for name, blob in blobs.items() if blob}
     text = json.dumps(dict(fields), separators=(",", ":"))
     return RecordDict({"fields": ConfigRecord({"json": text}), "blobs": ArrayRecord(arrays)})
 
 
-def fields_of(message: Message) -> dict[str, Any]:
-    """The fields of a message. Anything but a JSON object is refused."""
+def read_record(content: RecordDict) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Fields and named blobs of a message. Blobs are neither copied nor decoded.
+
+    Fields that are not a JSON object are refused, and blobs that are not arrays of bytes.
+    """
+    return _fields(content), _blobs(content)
+
+
+def _fields(content: RecordDict) -> dict[str, Any]:
     try:
-        text = message.content["fields"]["json"]
+        text = content["fields"]["json"]
         if not isinstance(text, str) or len(text) > MAX_JSON:
             raise Refused("message", f"at most {MAX_JSON} characters of JSON", type(text).__name__)
         found = json.loads(text)
@@ -39,28 +46,15 @@ def fields_of(message: Message) -> dict[str, Any]:
     return found
 
 
-def blobs_of(
-    message: Message, max_bytes: int, oversized: dict[str, int] | None = None
-) -> dict[str, bytes]:
-    """The named blobs of a message, each of at most ``max_bytes``, not decoded.
-
-    A larger blob is refused. With ``oversized``, it is skipped and its size is noted there.
-    """
-    record = message.content.get("blobs")
+def _blobs(content: RecordDict) -> dict[str, bytes]:
+    record = content.get("blobs")
     if record is None:
         return {}
     if not isinstance(record, ArrayRecord):
         raise Refused("message", "arrays of bytes", type(record).__name__)
     if len(record) > MAX_BLOBS:
         raise Refused("message", f"at most {MAX_BLOBS} parts", len(record))
-    found = {}
     for name, array in record.items():
         if array.stype != RAW:
             raise Refused(name, f"an array of kind {RAW}", array.stype)
-        if len(array.data) <= max_bytes:
-            found[str(name)] = bytes(array.data)
-        elif oversized is None:
-            raise Refused(name, f"at most {max_bytes} bytes", len(array.data))
-        else:
-            oversized[str(name)[:64]] = len(array.data)
-    return found
+    return {str(name): bytes(array.data) for name, array in record.items()}

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedran.core.errors import Refused
-from fedran.federation.ops import keys
-from fedran.federation.ops.keys import (
+from fedran.federation.protocol import keys
+from fedran.federation.protocol.keys import (
     check_node_key,
     days_left,
     make_certificates,

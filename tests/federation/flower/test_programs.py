@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedran.federation.ops import flower
+from fedran.federation.flower import programs
 from fedran.federation.ops.scaffold import make_server
 from fedran.federation.server.settings import OWNER, WITHOUT_KEYS, ServerSettings
 
@@ -28,15 +28,15 @@ def test_addresses_of_both_kinds_are_reached(tmp_path, monkeypatch):
                 pytest.skip("no IPv6 loopback here")
             port = listener.getsockname()[1]
             address = f"{given}:{port}"
-            assert not flower.is_listening(address)
+            assert not programs.is_listening(address)
             listener.listen()
-            assert flower.is_listening(address)
+            assert programs.is_listening(address)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
 def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
     paths = make_server(tmp_path / "s", ServerSettings("trial", 4, address="[::1]:9443"))
-    command, _ = flower.superlink(paths, insecure=False)
+    command, _ = programs.superlink(paths, insecure=False)
     assert command[command.index("--host") + 1 : command.index("--host") + 4] == [
         "::1",
         "--port",
@@ -51,7 +51,7 @@ def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
     assert command[command.index("--superexec-auth-secret-file") + 1] == str(secret)
     assert secret.stat().st_mode & 0o077 == 0
     for insecure in (False, True):
-        program, given = flower.server_executor(paths, insecure=insecure)
+        program, given = programs.server_executor(paths, insecure=insecure)
         assert given[WITHOUT_KEYS] == str(int(insecure))
         assert given["FEDRAN_SERVER"] == str(paths.settings_file)
         assert (str(paths.tls / "ca.crt") in program) != insecure
@@ -63,8 +63,8 @@ def test_idle_threads_of_openblas_sleep_unless_the_environment_says_otherwise(
 ):
     paths = make_server(tmp_path / "s", ServerSettings("trial", 4, address="127.0.0.1:9443"))
     monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
-    _, environment = flower.server_executor(paths, insecure=False)
+    _, environment = programs.server_executor(paths, insecure=False)
     assert environment["OPENBLAS_THREAD_TIMEOUT"] == "8"
     monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "20")
-    _, environment = flower.server_executor(paths, insecure=False)
+    _, environment = programs.server_executor(paths, insecure=False)
     assert environment["OPENBLAS_THREAD_TIMEOUT"] == "20"

@@ -7,7 +7,7 @@ pytest.importorskip("flwr")
 from flwr.app import Context, RecordDict
 
 from fedran.core.errors import Refused
-from fedran.federation.server import app
+from fedran.federation.flower import serverapp
 from fedran.federation.server import settings as server_settings
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store import Store
@@ -59,12 +59,12 @@ def test_the_store_applies_the_rules_of_the_settings(opened, sites, monkeypatch)
 def test_a_run_may_have_a_deadline_of_its_own(given, expected, here, monkeypatch):
     text = f'federation = "trial"\nin_features = {D}\nout_features = {M}\n'
     (here / "server.toml").write_text(text)
-    monkeypatch.setenv(app.VARIABLE, str(here / "server.toml"))
+    monkeypatch.setenv(serverapp.VARIABLE, str(here / "server.toml"))
     found = []
     run = lambda self, task: found.append((task, self.settings.deadline))  # noqa: E731
-    monkeypatch.setattr(app.Round, "run", run)
+    monkeypatch.setattr(serverapp.Round, "run", run)
     config = {"task": "may", "deadline": given}
-    app.main(None, Context(1, 2, {}, RecordDict(), config))
+    serverapp.main(None, Context(1, 2, {}, RecordDict(), config))
     assert found == [("may", expected)]
 
 

@@ -1,0 +1,244 @@
+"""Runs the installed app for the tasks of a SuperLink or SuperNode, and never another app.
+
+Flower's own launcher installs and runs the app that comes with a run, and passes the token of a
+task on the command line, where every user of the machine can read it. Two programs take its place:
+
+    python -m fedran.federation.flower.executor server SERVER.toml HOST:PORT SECRET [CA]
+    python -m fedran.federation.flower.executor client SITE.toml HOST:PORT
+
+They claim tasks with a secret that only their own user can read, and run the installed app in a
+forked process. Whoever submits a run can therefore start this app, but brings no code.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import sys
+import time
+import tomllib
+import zipfile
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from queue import Queue
+from typing import Any, NoReturn
+
+from flwr.clientapp import ClientApp
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.interceptors import (
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+
+from fedran.core.errors import Refused, printable
+from fedran.federation.flower.private import replace_steps
+from fedran.federation.protocol.configuration import load_settings
+from fedran.federation.protocol.logs import log_to
+from fedran.federation.site.settings import ALARMS, SitePaths, SiteSettings
+
+log = logging.getLogger("fedran.federation.flower.executor")
+client_task = import_module("flwr.supernode.runtime.run_clientapp")
+server_task = import_module("flwr.superlink.runtime.run_serverapp")
+"""Flower's package has a function of the same name as this module."""
+CLAIM = "/flwr.proto.Runtime/AcquireTask"
+"""The one call that needs the secret. Its answer contains a token for all others."""
+POLL_SECONDS = 1.0
+COMPONENTS = {
+    "serverapp": "fedran.federation.flower.serverapp:app",
+    "clientapp": "fedran.federation.flower.clientapp:app",
+}
+"""What our app names. It contains no code."""
+MAX_APP_BYTES = 2**20
+
+
+def check_app(fab: bytes) -> None:
+    """Refuse the app of a run unless it only names the two apps of this package."""
+    expected = "an app that only names the apps of fedran"
+    try:
+        with zipfile.ZipFile(io.BytesIO(fab)) as file:
+            names = {n for n in file.namelist() if not n.startswith(".info/")}
+            size = file.getinfo("pyproject.toml").file_size
+            if names != {"pyproject.toml"} or size > MAX_APP_BYTES:
+                raise Refused("app", expected, sorted(names)[:10])
+            table = tomllib.loads(file.read("pyproject.toml").decode())
+        components = table["tool"]["flwr"]["app"]["components"]
+    except Refused:
+        raise
+    except (zipfile.BadZipFile, zlib.error, LookupError, TypeError, ValueError) as reason:
+        raise Refused("app", expected, type(reason).__name__) from None
+    except RecursionError:
+        raise Refused("app", expected, "a deeply nested file") from None
+    if components != COMPONENTS:
+        raise Refused("app", expected, components)
+
+
+def end_with(work: Callable[[], None]) -> NoReturn:
+    """Do the work of a forked process, and end the process."""
+    code = 1
+    try:
+        work()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException as reason:
+        log.error("a task was not done", exc_info=reason)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def claim_tasks(
+    address: str,
+    secret: bytes,
+    authority: bytes | None,
+    task_type: str,
+    run: Callable[[str], None],
+) -> NoReturn:
+    """Claim tasks and call ``run`` with the token of each in a process of its own, forever.
+
+    ``authority`` is the certificate of the authority; None: the port has no TLS.
+    """
+    client = RuntimeHttpClient.from_server_address(
+        address,
+        insecure=authority is None,
+        root_certificates=authority,
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={CLAIM}),
+        ],
+        retry_invoker=make_simple_http_retry_invoker(),
+    )
+    while True:
+        found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[task_type]))
+        if found.HasField("task") and found.token and os.fork() == 0:
+            end_with(partial(run, found.token))
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(POLL_SECONDS)
+
+
+def run_task(app: Callable[..., None], address: str, token: str, authority: bytes | None) -> None:
+    """Run the server's app for one run of Flower.
+
+    Flower's function for this pulls the run and pushes its end. It installs the app of the run,
+    which contains no code once it is checked, and then runs the installed app instead of it.
+    """
+    install = server_task.install_from_fab
+
+    def check_and_install(fab: bytes, **options: Any) -> Any:
+        try:
+            check_app(fab)
+        except Refused as reason:
+            log.error(
+                "ALARM: a run brought an app that is not fedran's, and was refused (%s). Whoever "
+                "started it can reach the SuperLink's port on this machine.",
+                reason,
+            )
+            raise
+        return install(fab, **options)
+
+    def run_installed(grid: Any, context: Any, **_: Any) -> Any:
+        app(grid=grid, context=context)
+        return context
+
+    replace_steps(server_task, {"install_from_fab": check_and_install, "run_": run_installed})
+    queue: Queue[str | None] = Queue()
+    server_task.run_serverapp(
+        address,
+        queue,
+        token,
+        authority is None,
+        authority,
+        os.getppid(),
+        runtime_dependency_install=False,
+    )
+
+
+def serve_runs(
+    app: Callable[..., None], file: Path, address: str, secret: Path, authority: Path | None
+) -> NoReturn:
+    """At the server: claim runs and do each in a process of its own, until this one is ended."""
+    log_to(file.parent)
+    root = None if authority is None else authority.read_bytes()
+    run = partial(run_task, app, address, authority=root)
+    claim_tasks(address, secret.read_bytes(), root, TaskType.SERVER_APP, run)
+
+
+def note_alarm(paths: SitePaths, reason: str) -> None:
+    """Log a run with a foreign app, and keep it for ``fedran federation status``."""
+    log.error(
+        "ALARM: a run brought an app that is not fedran's, and was refused (%s). Whoever started "
+        "it controls the server: ask its owner.",
+        reason,
+    )
+    path = paths.state / ALARMS
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    line = json.dumps({"at": time.time(), "reason": printable(reason)})
+    with suppress(OSError), path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+
+
+def answer_message(
+    app: ClientApp, paths: SitePaths, address: str, token: str, authority: bytes
+) -> None:
+    """Answer one message with the site's app.
+
+    Flower's function for this pulls the message and pushes the answer. Its two steps that install
+    and load the app of the run are replaced.
+    """
+
+    def check(fab: bytes, **_: Any) -> None:
+        try:
+            check_app(fab)
+        except Refused as reason:
+            note_alarm(paths, str(reason))
+            raise
+
+    def load(**_: Any) -> Any:
+        def installed(*_: str) -> ClientApp:
+            return app
+
+        return installed
+
+    replace_steps(client_task, {"install_from_fab": check, "get_load_client_app_fn": load})
+    client_task.run_clientapp(
+        address, token, False, authority, os.getppid(), runtime_dependency_install=False
+    )
+
+
+def answer_messages(app: ClientApp, file: Path, address: str) -> NoReturn:
+    """At a site: claim messages and answer each in a process of its own.
+
+    The port has TLS with a certificate of the site's own.
+    """
+    paths = SitePaths(file.parent)
+    load_settings(SiteSettings, file)
+    log_to(paths.folder)
+    authority = (paths.runtime / "ca.crt").read_bytes()
+    secret = (paths.runtime / "secret").read_bytes()
+    run = partial(answer_message, app, paths, address, authority=authority)
+    claim_tasks(address, secret, authority, TaskType.CLIENT_APP, run)
+
+
+def main(side: str, file: str, address: str, *keys: str) -> None:
+    """Run the program of one side, which imports only the app of this side."""
+    app = import_module(f"fedran.federation.flower.{side}app").app
+    if side == "client":
+        answer_messages(app, Path(file), address)
+    secret, *authority = map(Path, keys)
+    serve_runs(app, Path(file), address, secret, authority[0] if authority else None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
