@@ -73,9 +73,10 @@ def task(
 ) -> None:
     """Run a task: collect uploads, solve the classifier, send it to the sites.
 
-    It waits for every site of the roster, also for one that is not connected, until the deadline
-    or until `close`. A late upload is accepted when the site is back. The exit
-    code is 1 if fewer than `min_clients` sites took part.
+    It waits for every site of the roster, also for one that is not
+    connected, until the deadline or until `close`. A late upload is accepted
+    when the site is back. The exit code is 1 if fewer than `min_clients`
+    sites took part.
     """
     from fedran.federation.ops.tasks import run_task
 
@@ -89,8 +90,8 @@ def task(
 def close(folder: ServerFolder) -> None:
     """End the open task now, without the sites that are missing.
 
-    The classifier is solved from the uploads that have arrived. The others are accepted when their
-    sites are back.
+    The classifier is solved from the uploads that have arrived. The others
+    are accepted when their sites are back.
     """
     from fedran.federation.ops.tasks import close_task
 

@@ -56,7 +56,8 @@ def check(
 def revise(folder: SiteFolder, task: Task) -> None:
     """Replace the upload of a task by one of its present rows, to withdraw rows or a class.
 
-    The site sends it when the server asks next. The server rebuilds its state without the old one.
+    The site sends it when the server asks next. The server rebuilds its
+    state without the old one.
     """
     from fedran.federation.site.upload import revise_upload
 

@@ -25,9 +25,10 @@ def forget(
 ) -> None:
     """Remove a site's uploads from the classifier, and rebuild it from the others.
 
-    The site stays a member: `remove` ends that. A signed record says what was removed. A secure
-    sum ends with the rows of all its members. The command first says what will be lost, and asks.
-    The exit code is 1 if nobody agreed.
+    The site stays a member: `remove` ends that. A signed record says what
+    was removed. A secure sum ends with the rows of all its members. The
+    command first says what will be lost, and asks. The exit code is 1 if
+    nobody agreed.
     """
     from fedran.federation.ops.decisions import forget as run
     from fedran.federation.ops.decisions import preview_forget
