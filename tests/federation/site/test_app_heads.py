@@ -90,14 +90,6 @@ def test_a_site_counts_how_many_of_its_validation_rows_a_head_labels_correctly(p
     assert {line[0] for line in fields["counts"]["may"]} == {0, 1, 2}
 
 
-def test_a_site_without_validation_rows_counts_nothing(place):
-    call(answer_offer, asked())
-    said = {"earlier": [], "tested": []}
-    fields, _ = call(validate_heads, make_record(said, heads_of(place, "may")))
-    assert "counts" not in fields
-    assert "a site with validation rows" in fields["told"]
-
-
 @pytest.mark.parametrize(
     "said", [{"earlier": 3, "tested": []}, {"earlier": [], "tested": [[1]]}, None]
 )

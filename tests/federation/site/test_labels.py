@@ -27,10 +27,13 @@ def test_the_offer_carries_the_classes_and_older_servers_send_none():
     assert ServerSettings("trial", 6, 48).offer("may").classes == ()
 
 
-@pytest.mark.parametrize("classes", [[], [1, 1], ["\0"], ["x" * 300]])
+@pytest.mark.parametrize("classes", [[1, 1], ["\0"], ["x" * 300], [1.5], [True], "cat"])
 def test_a_wrong_list_of_classes_is_refused(classes):
     with pytest.raises(ValueError, match=r"classes|label"):
         ServerSettings("trial", 6, 48, classes=classes)
+    if classes not in ([1, 1], ["\0"]):  # what a server of this version never sends
+        with pytest.raises(Refused, match="classes"):
+            Offer.read({**OFFER.fields(), "classes": classes})
 
 
 def test_a_site_with_other_labels_sends_nothing_and_its_log_names_them(tmp_path, caplog):
@@ -40,12 +43,11 @@ def test_a_site_with_other_labels_sends_nothing_and_its_log_names_them(tmp_path,
     with pytest.raises(Refused) as refused:
         site.prepare(CLOSED)
     told = str(refused.value)
-    assert "labels: expected the 3 classes that the server lists, got 2 others" in told
-    assert "digit" not in told  # the reason goes to the server
+    assert ("labels" in told, "digit" in told) == (True, False)  # the reason goes to the server
     assert "1 and '1' may be meant as one class" in caplog.text
     assert "unknown labels: '1', 'digit 2'" in caplog.text
     assert site.outbox.pending() == []
-    assert site_of(tmp_path, X, y).prepare(CLOSED)
+    assert site_of(tmp_path, X, [None, *y[1:]], pseudo_labels="none").prepare(CLOSED)
 
 
 def test_other_spellings_of_known_classes_are_a_warning_where_new_ones_are_allowed(
@@ -58,8 +60,3 @@ def test_other_spellings_of_known_classes_are_a_warning_where_new_ones_are_allow
     (warning,) = [r.getMessage() for r in caplog.records if "one class" in r.getMessage()]
     assert "'cat' and 'Cat'" in warning
     assert "2" not in warning  # a new class is no problem
-
-
-def test_unlabelled_rows_are_no_unknown_label(tmp_path):
-    X, y = rows()
-    assert site_of(tmp_path, X, [None, *y[1:]], pseudo_labels="none").prepare(CLOSED)

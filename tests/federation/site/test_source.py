@@ -51,6 +51,9 @@ def test_rows_are_read_from_a_csv_file(tmp_path):
     data = FolderSource(tmp_path)("may")
     assert np.array_equal(data.X, [[0.5, 1], [-2, 40], [1, 0]])
     assert (data.X.dtype, data.y) == (np.float32, [3, None, -7])
+    (tmp_path / "july.csv").write_text("0.5,7,1\n1,8,2\n")  # no header: columns 0, 1 and 2
+    data = FolderSource(tmp_path, "1")("july")
+    assert (data.X.tolist(), data.y) == ([[0.5, 1], [1, 2]], [7, 8])
     for labels, expected in (
         ("01 2", ["01", "2"]),
         ("cat 2", ["cat", "2"]),
@@ -66,24 +69,18 @@ def test_rows_are_read_from_a_csv_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "may.csv: expected a header and rows, got an empty file"),
-        (
-            "a,b\n1,2\n",
-            'label, got the columns a, b; set label_column = "COLUMN" in site',
-        ),
-        ("a;b;label\n1,5;2;x\n", "may.csv: expected columns separated by commas, got semicolons"),
-        ("a\tlabel\n1\tx\n", "separated by commas, got tabs; write the table with commas"),
-        ("a,b\n", "got the columns a, b; set"),
-        ("1,2,3\n", "got the columns 0, 1, 2; set"),
-        ("a,b,diagnosis,c\n1,,benign,nan\n", 'b, diagnosis, c; set label_column = "diagnosis"'),
-        ("label,a,label\n1,2,3\n", "one column label, got the columns label, a, label"),
-        ("0,1,diagnosis\n5,6,x\n", 'columns 0, 1, diagnosis; set label_column = "diagnosis"'),
-        ("63,1,secret\n5,6,b\n", "a header with one column label, got a first line like those of"),
-        ("secret,1.5\nb,2\n", "a first line like those of rows; write the names of the columns"),
-        ("label\n1\n", "expected at least one column of features, got none"),
-        ("a,label\n1,2,3\n", "may.csv, line 2: expected 2 columns, got 3"),
-        ("a,label\n1,2\n\nsecret,2\n", "may.csv, line 4: expected numbers in column a, got text"),
-        ("a,label\n,2\n", "may.csv, line 2: expected numbers in column a, got an empty value"),
+        ("", "an empty file"),
+        ("a,b\n1,2\n", 'label_column = "COLUMN"'),
+        ("a;b;label\n1,5;2;x\n", "semicolons"),
+        ("a\tlabel\n1\tx\n", "tabs"),
+        ("1,2,3\n", "got the columns 0, 1, 2"),
+        ("a,b,diagnosis,c\n1,,benign,nan\n", 'label_column = "diagnosis"'),
+        ("label,a,label\n1,2,3\n", "one column label"),
+        ("63,1,secret\n5,6,b\n", "a first line like those of rows"),
+        ("label\n1\n", "at least one column of features"),
+        ("a,label\n1,2,3\n", "line 2: expected 2 columns, got 3"),
+        ("a,label\n1,2\n\nsecret,2\n", "line 4: expected numbers in column a, got text"),
+        ("a,label\n,2\n", "line 2: expected numbers in column a, got an empty value"),
     ],
 )
 def test_a_wrong_csv_file_is_named_with_its_line(text, words, tmp_path):
@@ -93,50 +90,24 @@ def test_a_wrong_csv_file_is_named_with_its_line(text, words, tmp_path):
     assert "secret" not in str(caught.value)
 
 
-def test_the_column_of_labels_may_have_any_name(tmp_path):
-    (tmp_path / "may.csv").write_text("a,diagnosis\n0.5,benign\n1,\n")
-    data = FolderSource(tmp_path, "diagnosis")("may")
-    assert (data.X.tolist(), data.y) == ([[0.5], [1]], ["benign", None])
-    (tmp_path / "june.csv").write_text("0.5,7,1\n1,8,2\n")  # no header: columns 0, 1 and 2
-    data = FolderSource(tmp_path, "1")("june")
-    assert (data.X.tolist(), data.y) == ([[0.5, 1], [1, 2]], [7, 8])
-
-
-def test_rows_are_read_from_a_parquet_file(tmp_path):
+def test_rows_are_read_from_a_parquet_file(tmp_path, monkeypatch):
     arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    table = arrow.table({"a": [1.0, 2.0], "label": ["x", None], "b": [3, 4]})
+    table = arrow.table({"a": [1.0, 2.0], "diagnosis": ["x", None], "b": [3, 4]})
     parquet.write_table(table, tmp_path / "may.parquet")
-    data = FolderSource(tmp_path)("may")
+    data = FolderSource(tmp_path, "diagnosis")("may")
     assert (data.X.tolist(), data.y) == ([[1, 3], [2, 4]], ["x", None])
-    parquet.write_table(table.rename_columns(["a", "diagnosis", "b"]), tmp_path / "may.parquet")
-    with pytest.raises(Refused, match='a, diagnosis, b; set label_column = "diagnosis"'):
+    with pytest.raises(Refused, match='label_column = "diagnosis"'):
         FolderSource(tmp_path)("may")
-    assert FolderSource(tmp_path, "diagnosis")("may").y == data.y
-    parquet.write_table(arrow.table({"a": arrow.array([], "float32")}), tmp_path / "may.parquet")
-    with pytest.raises(Refused, match='got the columns a; set label_column = "COLUMN"'):
-        FolderSource(tmp_path)("may")
-    days = arrow.array([0, 1], arrow.timestamp("s"))
-    for values in (["secret", "x"], [[1], [2]], days):
+    for values in (["secret", "x"], [[1], [2]], arrow.array([0, 1], arrow.timestamp("s"))):
         table = arrow.table({"a": values, "label": [1, 2]})
         parquet.write_table(table, tmp_path / "may.parquet")
-        with pytest.raises(Refused, match="numbers in column a, got other values; leave") as caught:
+        with pytest.raises(Refused, match="numbers in column a") as caught:
             FolderSource(tmp_path)("may")
         assert "secret" not in str(caught.value)
-
-
-def test_a_parquet_file_without_its_library_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "may.parquet").write_bytes(b"PAR1")
     with pytest.raises(ImportError, match="parquet"):
-        FolderSource(tmp_path)("may")
-
-
-def test_labels_that_are_python_objects_get_a_remedy(tmp_path):
-    X, y = rows(12)
-    np.savez(tmp_path / "may.npz", features=X, labels=np.array(y, dtype=object))
-    with pytest.raises(Refused, match=r"Python objects \(labels\); save features as"):
         FolderSource(tmp_path)("may")
 
 
@@ -171,11 +142,11 @@ def test_the_name_of_a_task_cannot_point_outside_the_folder(task, tmp_path):
 
 def test_rows_come_from_a_function_named_in_the_configuration(tmp_path, monkeypatch):
     (tmp_path / "my_rows.py").write_text(
-        "def load(task):\n    return [[1.0, 2.0]], [task]\n\n\nnumber = 3\n"
+        "def load(task):\n    return [[1.0]] * 4, [task, None, float('nan'), '']\n\n\nnumber = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     data = FunctionSource("my_rows:load")("may")
-    assert (data.X.shape, data.y) == ((1, 2), ["may"])
+    assert (data.X.shape, data.y) == ((4, 1), ["may", None, None, None])
     for wrong in ("my_rows", ":load", "my_rows:none", "no_such_module:f", "my_rows:number"):
         with pytest.raises(Refused, match="entry: expected"):
             FunctionSource(wrong)
@@ -203,12 +174,3 @@ def test_the_text_of_an_exception_in_a_function_stays_at_the_site(tmp_path, monk
         FunctionSource("rows_that_end:load")
     assert "division by zero" in caplog.text
     sys.modules.pop("rows_that_fail", None)
-
-
-def test_none_nan_and_empty_labels_are_missing(tmp_path, monkeypatch):
-    (tmp_path / "half_labelled.py").write_text(
-        "def load(task):\n    return [[1.0]] * 4, [1, None, float('nan'), '']\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    assert FunctionSource("half_labelled:load")("may").y == [1, None, None, None]
-    sys.modules.pop("half_labelled", None)

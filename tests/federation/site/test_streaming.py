@@ -12,7 +12,7 @@ pytest.importorskip("cryptography")
 
 import fedran
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.site.labels import with_pseudo_labels
+from fedran.federation.site.pseudo_labels import with_pseudo_labels
 from fedran.federation.site.upload import summarize_bytes
 from helpers.federation.made_site import OFFER, rows, site_of
 
@@ -45,32 +45,12 @@ def test_rows_that_fit_are_summarized_at_once_bit_for_bit(tmp_path):
     assert fedran.encode(found, "float32") == fedran.encode(plain, "float32")
 
 
-def test_rows_that_fit_are_not_copied(tmp_path, monkeypatch):
-    site, shared = site_of(tmp_path, *rows(90)), []
-    data = site.source(OFFER.task)
-
-    def look(Z, _):
-        shared.append(np.shares_memory(Z, data.X))
-        return Z
-
-    monkeypatch.setattr("fedran.federation.site.upload.checked_sign", look)
-    site.summarize(OFFER, data)
-    assert shared == [True]
-
-
-def test_rare_classes_are_withheld_from_streamed_rows(tmp_path):
-    X, y = rows(900, classes=2)
-    y = ["rare" if i % 300 == 0 else str(v) for i, v in enumerate(y)]
-    summary = site_of(tmp_path, X, y, work_bytes=SMALL).summarize(OFFER)
-    assert (summary.classes, summary.accounts.n_rows) == (("0", "1"), 897)
-
-
 def test_streamed_rows_get_pseudo_labels_that_agree_with_the_truth(tmp_path):
     X, y = rows(900)
     half = [v if i % 2 else None for i, v in enumerate(y)]
     site = site_of(tmp_path, X, half, work_bytes=SMALL)
     phi = OFFER.features()
-    labels = with_pseudo_labels(lambda r: phi(X[r]), half, 80, "may", site.settings)
+    labels = with_pseudo_labels(lambda r: phi(X[r]), half, 80, "may")
     made = [(a, b) for a, b, c in zip(labels, y, half, strict=True) if c is None and a is not None]
     assert len(made) > 350
     assert sum(a != b for a, b in made) < 0.1 * len(made)

@@ -50,12 +50,8 @@ def test_rare_classes_are_withheld_with_a_warning(tmp_path, caplog):
         summary = summary_of(site_of(tmp_path, X, y).prepare(OFFER))
     assert summary.classes == ("0", "1")
     assert summary.accounts.n_rows == 57
-    assert "withheld 'rare' (3), fewer than 5 rows each" in caplog.text
-
-
-def test_rows_of_rare_classes_only_give_no_upload(tmp_path):
-    X, _ = rows(8)
-    site = site_of(tmp_path, X, ["a", "b", "c", "d"] * 2)
+    assert "withheld 'rare' (3)" in caplog.text
+    site = site_of(tmp_path / "rare", X[:8], ["a", "b", "c", "d"] * 2)
     with pytest.raises(Refused, match="a class with at least 5 labelled rows"):
         site.prepare(OFFER)
     assert site.outbox.pending() == []
@@ -70,8 +66,8 @@ def test_missing_labels_are_filled_in_or_left_out(tmp_path, caplog):
     assert filled.accounts.n_rows > 60
     given = filled.accounts.n_rows - 45
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert f"task may: 45 of 90 rows have no label; {given} of them get a pseudo-label" in told[0]
-    assert told[1] == "task may: 45 of 90 rows have no label and are left out"
+    assert f"45 of 90 rows have no label; {given} of them get" in told[0]
+    assert "left out" in told[1]
 
 
 @pytest.mark.parametrize("work_bytes", [2**31, 2**22])
@@ -133,17 +129,9 @@ def test_images_need_the_backbone_that_the_server_names(tmp_path):
     with pytest.raises(Refused, match="this site has no backbone"):
         site_of(tmp_path, *images()).prepare(OFFER)
     site = site_of(tmp_path, *images(), backbone=toy_backbone)
-    words = "backbone 'toy' at the site and 'test' at the server"
-    with pytest.raises(Refused, match=f"source: expected .*{words}.*weights '0000"):
+    with pytest.raises(Refused, match="backbone 'toy' at the site and 'test' at the server"):
         site.prepare(OFFER)
     assert site.outbox.pending() == []
-
-
-def test_a_backbone_is_loaded_only_for_images(tmp_path):
-    def never():
-        raise AssertionError
-
-    site_of(tmp_path, *rows(), backbone=never).prepare(OFFER)
 
 
 def test_an_offer_for_features_of_another_source_is_refused(tmp_path):
@@ -154,11 +142,6 @@ def test_an_offer_for_features_of_another_source_is_refused(tmp_path):
     site_of(tmp_path / "b", *rows(), made_by="test").prepare(
         replace(OFFER, source={"backbone": "test"})
     )
-
-
-def test_an_offer_of_another_federation_is_refused(tmp_path):
-    with pytest.raises(Refused, match="federation: expected trial, got other"):
-        site_of(tmp_path, *rows()).prepare(replace(OFFER, federation="other"))
 
 
 def test_a_site_limits_rank_bytes_and_width_by_its_own_settings(tmp_path):

@@ -1,6 +1,5 @@
 """The work for a task in a child process: its limits, and how every failure is reported."""
 
-import logging
 import os
 import sys
 import time
@@ -116,18 +115,25 @@ def test_every_failure_of_the_work_is_reported_in_one_sentence(name, tmp_path, c
 
 
 @linux
-def test_a_child_that_hangs_is_ended_with_all_it_started(tmp_path):
+def test_a_child_that_hangs_or_leaves_a_process_behind_is_ended(tmp_path):
     hang = "    print(subprocess.Popen(['sleep', '300']).pid, file=open('pid', 'w'), flush=True)\n"
     path = site_folder(tmp_path / "hang", hang + "    time.sleep(300)\n", "seconds = 8\n")
     start = time.monotonic()
-    told = apart(path)
-    assert "task may: no upload was made within 8 seconds" in told
+    assert "within 8 seconds" in apart(path)
     assert time.monotonic() - start < 15
     pid = int((path.parent / "pid").read_text())
     deadline = time.monotonic() + 5
     while alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    stay = (
+        "    if os.fork() == 0:\n        os.setsid()\n        time.sleep(20)\n        os._exit(0)\n"
+    )
+    stay += "    threading.Thread(target=time.sleep, args=(60,)).start()\n"
+    path, start = site_folder(tmp_path / "stay", stay + ROWS), time.monotonic()
+    assert apart(path) == ""
+    assert time.monotonic() - start < 15
+    assert outbox_of(path).pending() == ["may"]
 
 
 def alive(pid):
@@ -136,19 +142,6 @@ def alive(pid):
         return path.read_text().split()[2] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-@linux
-def test_a_child_that_leaves_a_process_behind_answers_at_once(tmp_path):
-    stay = (
-        "    if os.fork() == 0:\n        os.setsid()\n        time.sleep(20)\n        os._exit(0)\n"
-    )
-    stay += "    threading.Thread(target=time.sleep, args=(60,)).start()\n"
-    path = site_folder(tmp_path / "stay", stay + ROWS)
-    start = time.monotonic()
-    assert apart(path) == ""
-    assert time.monotonic() - start < 15
-    assert outbox_of(path).pending() == ["may"]
 
 
 @linux
@@ -178,26 +171,19 @@ def test_damaged_uploads_are_made_again_and_do_not_hold_up_others(tmp_path):
     assert outbox_of(path).pending() == ["july", "may"]
 
 
-def test_a_site_that_cannot_be_loaded_reports_why(tmp_path):
-    path = site_folder(tmp_path / "site")
-    (path.parent / "site.key").chmod(0o644)
-    assert work(path, OFFER).text == "task may: PermissionError at the site; its log says more"
-    (path.parent / "site.key").chmod(0o600)
-    path.write_text(path.read_text().replace('"."', '"nowhere"'))
-    missing = "task may: nowhere: no such folder; expected the site's data"
-    assert work(path, OFFER).text == missing
-
-
 def test_text_of_foreign_exceptions_does_not_go_to_the_server(tmp_path, caplog):
     inside = text_for_server(Refused(f"{tmp_path}/site.toml", "a table", "\x1b"), tmp_path)
     assert inside == "site.toml: expected a table, got \\x1b"
-    kind = text_for_server(ValueError("of some library, about patient 4711"), tmp_path)
-    assert kind == "ValueError at the site; its log says more"
-    with caplog.at_level(logging.WARNING):
-        told = text_for_server(RuntimeError("patient 4711"), tmp_path)
-    assert told == "RuntimeError at the site; its log says more"
+    told = text_for_server(RuntimeError("patient 4711"), tmp_path)
+    assert told.startswith("RuntimeError at the site")
     assert "patient 4711" in caplog.text
     assert text_for_server(ValueError("/etc/site.toml"), None).startswith("ValueError at the site")
+    path = site_folder(tmp_path / "site")
+    (path.parent / "site.key").chmod(0o644)
+    assert work(path, OFFER).text.startswith("task may: PermissionError at the site")
+    (path.parent / "site.key").chmod(0o600)
+    path.write_text(path.read_text().replace('"."', '"nowhere"'))
+    assert work(path, OFFER).text.startswith("task may: nowhere: no such folder")
 
 
 @linux

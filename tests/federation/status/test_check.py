@@ -19,7 +19,6 @@ from fedran.federation.ops.sums import trust_roster
 from fedran.federation.protocol import keys
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.messages import PROTOCOL, Offer
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.site.settings import SitePaths
@@ -62,20 +61,27 @@ def offered(paths):
 def test_a_new_site_lacks_data_and_a_server_and_does_not_run(paths):
     found = list(check_site(paths))
     assert [finding.level for finding in found].count("problem") == 2
-    assert "put TASK.npz or TASK.csv or TASK.parquet into" in told(found, "problem")
-    assert "may be down; check that 127.0.0.1:" in told(found, "problem")
+    assert "put TASK.npz" in told(found, "problem")
+    assert "may be down" in told(found, "problem")
     assert "fedran federation client" in told(found, "warning")
     assert all(finding.level == "ok" or finding.remedy for finding in found)
+    (paths.folder / "ca.crt").unlink()
+    found = told(check_site(paths, insecure=True), "problem")
+    assert ("ca.crt" in found, "nothing listens there" in found) == (False, True)
 
 
-def test_with_a_task_its_rows_are_checked_too(paths):
+def test_rows_are_checked_where_a_task_is_named(paths):
     X, y = rows()
-    np.savez(paths.folder / "data" / "june.npz", features=np.where(X > 2, np.nan, X), labels=y)
+    X[3, 2] = np.nan
+    np.savez(paths.folder / "data" / "june.npz", features=X, labels=y)
     assert "rows of june" in told(check_site(paths), "ok")
     assert "NaN" not in told(check_site(paths), "problem")
-    assert "NaN" in told(check_site(paths, "june"), "problem")
+    found = list(check_site(paths, "june"))
+    assert "the first is row 3" in told(found, "problem")
+    assert "no offer yet" in told(found, "ok")
     (paths.folder / "data" / "june.npz").write_bytes(b"nonsense")
-    assert "june.npz" in told(check_site(paths, "june"), "problem")
+    for task in ("june", "july"):
+        assert f"{task}.npz" in told(check_site(paths, task), "problem")
 
 
 def test_a_site_that_runs_and_is_not_admitted_is_a_problem(paths):
@@ -100,17 +106,9 @@ def test_lost_keys_a_full_disk_and_a_missing_certificate_are_named(paths, monkey
     assert "free some space" in told(found, "warning")
 
 
-def test_the_server_of_an_insecure_site_needs_no_certificate(paths):
-    (paths.folder / "ca.crt").unlink()
-    found = told(check_site(paths, insecure=True), "problem")
-    assert ("ca.crt" in found, "nothing listens there" in found) == (False, True)
-
-
 def test_a_roster_that_nobody_pinned_or_that_has_changed_is_a_problem(paths, tmp_path):
     change(paths, "privacy", "secure")
     assert "no roster" in told(check_site(paths), "problem")
-    with pytest.raises(FileNotFoundError, match="--roster"):
-        trust_roster(paths, "x")
     clients = {f"site-{i}": SiteKey.generate().public for i in (1, 2, 3)}
     file = tmp_path / "roster.toml"
     Roster(clients).save(file)
@@ -141,9 +139,56 @@ def test_a_clock_that_is_wrong_is_a_problem(paths, monkeypatch):
 
 def test_good_rows_have_no_problems_and_no_warnings(paths):
     X, y = rows()
+    usual = float(np.mean(np.sum(np.asarray(OFFER.features()(X)) ** 2, axis=1)))
+    offer = replace(OFFER, row_energy=usual)
     found = findings(paths, X - 0.5, np.array(y))
     assert {finding.level for finding in found} == {"ok"}
     assert "60 rows, features 6 (float64), 3 classes" in told(found, "ok")
+    assert "of uploads describe 1.4 KiB of rows" in told(found, "ok"), "a summary is larger"
+    assert "times the energy" not in told(findings(paths, X, np.array(y), offer), "warning")
+    assert "times the energy" in told(findings(paths, 255 * X, np.array(y), offer), "warning")
+    found = findings(paths, np.tile(X, (30, 1)), np.tile(y, 30))
+    assert "of uploads describe" not in told(found, "ok")
+
+
+@pytest.mark.parametrize(
+    ("alter", "changes", "words"),
+    [
+        (lambda X: X[:, :5], {}, "expects 6 columns, the rows have 5"),
+        (lambda X: X - 0.5, {"kind": "hellinger"}, "never negative"),
+        (lambda X: X.astype(str), {}, "the type <U"),
+        (lambda X: X, {"budget_bytes": 1024}, "budget_bytes"),
+    ],
+)
+def test_rows_that_would_be_refused_are_problems(alter, changes, words, paths):
+    X, y = rows()
+    found = findings(paths, alter(X), np.array(y), replace(OFFER, **changes))
+    assert words in told(found, "problem")
+
+
+@pytest.mark.parametrize(
+    ("y", "listed", "levels", "words"),
+    [
+        ([0] * 5 + [1] * 5, (0, 1, 2), [], ""),
+        ([0] * 5 + ["1"] * 5 + ["two"] * 5, (0, 1, 2), ["warning", "problem"], "1 and '1'"),
+        (["Cat"] * 5 + ["cat "] * 5 + ["dog"] * 2 + [None], (), ["ok", "warning"], "'dog'"),
+        ([None], (), ["problem"], "no row has a label"),
+        ([1], (), ["problem"], "nothing would be sent"),
+    ],
+)
+def test_labels_are_compared_with_one_another_and_with_the_list(y, listed, levels, words):
+    found = list(check_labels(y, 5, listed, None))
+    assert [finding.level for finding in found] == levels
+    assert words in told(found, "ok", "warning", "problem")
+
+
+def test_rows_without_a_label_are_counted_with_what_becomes_of_them(paths):
+    X, y = rows(90)
+    half = np.array([str(v) if i % 2 else "" for i, v in enumerate(y)])
+    assert "45 of 90 rows have no label" in told(findings(paths, X, half), "warning")
+    change(paths, "pseudo_labels", "none")
+    found = findings(paths, X, half)
+    assert ("left out" in told(found, "ok"), told(found, "warning")) == (True, "")
 
 
 def test_the_column_of_labels_is_named_in_the_settings(paths):
@@ -154,30 +199,6 @@ def test_the_column_of_labels_is_named_in_the_settings(paths):
     assert 'set label_column = "kind" in site.toml' in found.text
     change(paths, "label_column", "kind")
     assert {finding.level for finding in check_rows(paths, "may", OFFER)} == {"ok"}
-
-
-@pytest.mark.parametrize(
-    ("alter", "changes", "words"),
-    [
-        (lambda X: X[:, :5], {}, "expects 6 columns, the rows have 5"),
-        (lambda X: np.where(X[4, 2] == X, np.nan, X), {}, "1 of 60 rows contain NaN or infinity"),
-        (lambda X: X - 0.5, {"kind": "hellinger"}, "values are negative"),
-        (lambda X: X.astype(str), {}, "the type <U"),
-        (lambda X: X, {"budget_bytes": 1024}, "budget_bytes: expected room for the sums of 3"),
-    ],
-)
-def test_rows_that_would_be_refused_are_problems(alter, changes, words, paths):
-    X, y = rows()
-    found = findings(paths, alter(X), np.array(y), replace(OFFER, **changes))
-    assert words in told(found, "problem")
-
-
-def test_rows_of_another_scale_than_the_federation_are_a_warning(paths):
-    X, y = rows()
-    usual = float(np.mean(np.sum(np.asarray(OFFER.features()(X)) ** 2, axis=1)))
-    offer = replace(OFFER, row_energy=usual)
-    assert told(findings(paths, X, np.array(y), offer), "warning") == ""
-    assert "6.5e+04 times" in told(findings(paths, 255 * X, np.array(y), offer), "warning")
 
 
 def test_swapped_labels_are_noticed_with_the_newest_head(paths):
@@ -192,60 +213,6 @@ def test_swapped_labels_are_noticed_with_the_newest_head(paths):
     assert (told(good, "warning"), "recognises" in told(good, "ok")) == ("", True)
     swapped = findings(paths, X, (np.array(y) + 1) % 3, None)
     assert "labels swapped" in told(swapped, "warning")
-
-
-def test_without_an_offer_the_rows_themselves_are_checked(paths):
-    X, y = rows()
-    X[3, 2] = np.inf
-    found = findings(paths, X, np.array(y), None)
-    assert "the first is row 3" in told(found, "problem")
-    assert "no offer yet" in told(found, "ok")
-    assert "no rows for task july yet" in told(check_rows(paths, "july"), "problem")
-
-
-def test_labels_are_compared_with_the_list_of_the_federation():
-    listed = (0, 1, 2)
-    warning, problem = check_labels([0] * 5 + ["1"] * 5 + ["two"] * 5, 5, listed, None)
-    assert (warning.level, problem.level) == ("warning", "problem")
-    assert "1 and '1'" in warning.text
-    assert "does not accept the labels '1', 'two'; it lists 0, 1, 2" in problem.text
-    assert list(check_labels([0] * 5 + [1] * 5, 5, listed, None)) == []
-
-
-def test_variants_and_rare_labels_are_named():
-    y = ["Cat"] * 5 + ["cat "] * 5 + ["dog"] * 2 + [None]
-    found = list(check_labels(y, 5, (), None))
-    assert "fewer than 5 rows each: 'dog'" in told(found, "ok")
-    assert "'Cat' and 'cat '" in told(found, "warning")
-    assert "no row has a label" in told(check_labels([None], 5, (), None), "problem")
-    assert "nothing would be sent" in told(check_labels([1], 5, (), None), "problem")
-
-
-def test_rows_without_a_label_are_counted_with_what_becomes_of_them(paths):
-    X, y = rows(90)
-    half = np.array([str(v) if i % 2 else "" for i, v in enumerate(y)])
-    assert "45 of 90 rows have no label: some may get" in told(findings(paths, X, half), "warning")
-    change(paths, "pseudo_labels", "none")
-    found = findings(paths, X, half)
-    assert ("left out" in told(found, "ok"), told(found, "warning")) == (True, "")
-
-
-def test_an_offer_carries_class_list_scale_and_protocol():
-    offer = replace(OFFER, classes=(1, "1", "cat"), row_energy=2.5)
-    again = Offer.read(json.loads(json.dumps(offer.fields())))
-    assert again == offer
-    long = {k: v for k, v in offer.fields().items() if k != "classes"}
-    assert Offer.read(long).classes == ()
-    for wrong in ([1.5], [True], ["x" * 300], "cat", [None]):
-        with pytest.raises(Refused, match="classes"):
-            Offer.read({**offer.fields(), "classes": wrong})
-
-
-@pytest.mark.parametrize("wrong", [PROTOCOL + 1, 10**9])
-def test_an_offer_of_a_later_protocol_is_refused_with_a_remedy(wrong):
-    """Whatever else such an offer contains: its fields may have another meaning."""
-    with pytest.raises(Refused, match=r"expected version 1 or earlier.*install the version"):
-        Offer.read({"protocol": wrong, "task": {"new": "meaning"}})
 
 
 def test_a_backbone_that_is_missing_damaged_or_another_one_is_a_problem(paths):
@@ -270,13 +237,6 @@ def test_a_backbone_that_is_missing_damaged_or_another_one_is_a_problem(paths):
         assert words in told(check_rows(paths, "may", offer), level)
     weights.unlink()
     assert "does not exist" in told(check_rows(paths, "may"), "problem")
-
-
-@pytest.mark.parametrize("copies", [1, 30])
-def test_a_summary_that_is_larger_than_its_rows_is_noted(paths, copies):
-    X, y = rows()
-    found = findings(paths, np.tile(X, (copies, 1)), np.tile(y, copies))
-    assert ("of uploads describe 1.4 KiB of rows" in told(found, "ok")) == (copies == 1)
 
 
 def test_no_class_is_withheld_under_differential_privacy(paths):

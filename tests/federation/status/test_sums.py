@@ -16,7 +16,7 @@ from fedran.federation.status.model import SumStatus
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.site import read_site
 from fedran.federation.status.terminal import print_status
-from fedran.federation.status.web import render_sections
+from fedran.federation.status.web import render
 from helpers.federation.secure_federation import SecureFederation, rows
 
 
@@ -51,7 +51,7 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     assert f"roster {status.roster}" in shown
     assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in shown
     assert "task may, cohort-1: site-1, site-2, site-3 (120 rows)" in shown
-    page = " ".join(render_sections(status).decode().split())
+    page = " ".join(render("/sections", status).decode().split())
     assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in page
     assert status.roster in page
     rows = [

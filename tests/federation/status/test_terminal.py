@@ -1,6 +1,8 @@
 """The status in the terminal."""
 
 import io
+import json
+import time
 
 import pytest
 
@@ -20,10 +22,12 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     recorded.upload("site-1", "may", classes=[["[red]cat", 5], *([n, 1] for n in range(20))])
     recorded.upload("site-2", "may", "quarantined", reason="too loud")
     recorded.quarantine("site-2", "may", "too loud")
-    recorded.events.write(
-        "declined", client="site-3", task="may", reason="[bold]nothing\x1b[31m yet"
-    )
+    hostile = "[bold]nothing\x1b[31m yet"
+    recorded.events.write("declined", client="site-3", task="may", reason=hostile)
     recorded.head("may", 0.9345, 21)
+    held = {"at": time.time(), "task": "june", "digest": "d" * 64, "reason": "[red]worse"}
+    uploads = [["site-2", "june", 12.3], ["site-3", "june", 3.0]]
+    recorded.database.set_fact("held", json.dumps({**held, "uploads": uploads}))
     for n in range(12):
         recorded.upload("site-1", "may", "refused", verified=False, reason=f"signature {n}")
     console = Console(file=io.StringIO(), width=80, highlight=False)
@@ -33,16 +37,23 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     words = " ".join(out.split())
     for expected in (
         "accuracy 93.5 %",
-        "Task may is open: 2 of 3 sites answered",
+        "2 of 3 sites answered",
         "site-1, site-2 (quarantined)",
         r"[bold]nothing\x1b[31m yet (not signed)",
         "site-1 not in roster",
         "[red]cat (5), 0 (1), 1 (1)",
+        "[red]worse",
         "and 13 more",
         "and 5 more; --json prints all",
     ):
         assert expected in words
-    assert f"fedran federation accept {tmp_path} site-2 may\n" in out
+    for command in (
+        f"accept {tmp_path} site-2 may",
+        f"forget {tmp_path} site-2 --task june",
+        f"forget {tmp_path} site-3 --task june",
+        f"rollback {tmp_path} --release",
+    ):
+        assert f"fedran federation {command}\n" in out
     assert "\x1b" not in out
     lines = [line for line in out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80
@@ -51,16 +62,15 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
 def test_a_site_that_failed_is_not_one_that_has_nothing_to_send(tmp_path):
     recorded = RecordedFederation(tmp_path)
     recorded.task("may", deadline=600.0)
-    told = {"task": "may", "reason": "out of memory"}
-    recorded.events.write("declined", client="site-1", **told, failed=True)
-    recorded.events.write("declined", client="site-2", **{**told, "reason": "no rows yet"})
+    recorded.events.write("declined", client="site-1", task="may", reason="memory", failed=True)
+    recorded.events.write("declined", client="site-2", task="may", reason="no rows yet")
     console = Console(file=io.StringIO(), width=100, highlight=False)
     with recorded.task_running("may"):
         status = Reader(tmp_path).read()
         print_status(status, console)
-    assert status.tasks[0].failed == ["site-1"]
+    assert (status.tasks[0].failed, status.held) == (["site-1"], None)
+    assert [p.state for p in status.problems] == ["declined", "failed"]
     words = " ".join(console.file.getvalue().split())
-    assert "site-1 failed: out of memory (not signed)" in words
+    assert "site-1 failed: memory (not signed)" in words
     assert "site-2 has nothing to send: no rows yet" in words
     assert "site-1 failed, 1 had nothing to send" in words
-    assert [p.state for p in status.problems] == ["declined", "failed"]

@@ -35,12 +35,12 @@ from fedran.federation.protocol.messages import (
 )
 from fedran.federation.protocol.receipts import Code, read_receipts
 from fedran.federation.secure.contribution import Content
+from fedran.federation.site.held_out_rows import HeldOutRows
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.secure import NoContribution, Participant, requests_of
 from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings, last_offer
 from fedran.federation.site.sum_files import SumFiles
 from fedran.federation.site.upload import Site
-from fedran.federation.site.validation import SiteRows
 from fedran.federation.site.worker import Problems, text_for_server, work, work_in_child
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
@@ -111,13 +111,13 @@ def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) ->
     for task in site.to_send(offer, received):
         with reply.catch_errors():
             reply.add(task, site.outbox.envelope(task) or b"")
-    rows = SiteRows.load(site.file.parent, site.settings)
+    rows = HeldOutRows.load(site.file.parent, site.settings)
     reply.validated = rows.classes if rows else []
 
 
 def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
     """Count how many of the site's validation rows each head in the message labels correctly."""
-    rows, offer = SiteRows.load(site.file.parent, site.settings), last_offer(site.state)
+    rows, offer = HeldOutRows.load(site.file.parent, site.settings), last_offer(site.state)
     if rows is None or offer is None:
         raise Refused("validation", "a site with validation rows and an offer", "none")
     if site.settings.privacy != "none" or offer.privacy != "none":

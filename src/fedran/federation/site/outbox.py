@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import Refused, check_id
+from fedran.core.labels import Label
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.wire.files import read_json_object, write_atomically
@@ -27,7 +28,7 @@ class Outbox:
     (a site that was not yet in the roster, another feature map): with every offer of its own task,
     and with offers of other tasks after ever longer waits. After a conflict it is not sent again:
     the server has other rows for the task. An upload that was refused for its content, quarantined
-    or rejected is made anew when the rows or the settings have changed (``TASK.made_from`` is their
+    or rejected is made anew when the rows or the settings have changed (``TASK.note`` has their
     digest).
 
     An envelope that the disk damaged is renamed to ``TASK.damaged`` and made again. If the server
@@ -54,43 +55,25 @@ class Outbox:
             return None
         return blob
 
-    def has(self, task: str) -> bool:
-        """Whether a whole upload exists for a task, or the server needs none."""
-        receipt = self.receipt(task)
-        return (receipt is not None and receipt.final) or self.envelope(task) is not None
-
-    def correctable(self, task: str) -> bool:
-        """Whether another upload may replace that of a task, which the server did not accept."""
-        receipt = self.receipt(task)
-        return receipt is not None and receipt.correctable
-
-    def put(self, envelope: Envelope, made_from: str = "") -> bytes:
+    def put(
+        self, envelope: Envelope, made_from: str = "", withheld: Mapping[Label, int] | None = None
+    ) -> bytes:
         """Write an envelope, synced, before it is sent; ``made_from`` is a digest of its rows.
 
-        It replaces an earlier one for its task. The receipt of that one goes first: after a crash,
-        the old envelope is sent again and does no harm.
+        ``withheld`` are the classes that it does not contain, for the site's own eyes. It replaces
+        an earlier envelope for its task. The receipt of that one goes first: after a crash, the
+        old envelope is sent again and does no harm.
         """
         task, blob = envelope.statement.task, envelope.to_bytes()
         self._path(task, "receipt").unlink(missing_ok=True)
         write_atomically(self._path(task, "envelope"), blob)
-        write_atomically(self._path(task, "made_from"), made_from.encode())
+        note = {"made_from": made_from, "withheld": list((withheld or {}).items())}
+        write_atomically(self._path(task, "note"), json.dumps(note).encode())
         return blob
 
-    def set_note(self, task: str, note: Mapping[str, Any]) -> None:
-        """Keep facts about an upload beside it, for the site's own eyes."""
-        write_atomically(self._path(task, "note"), json.dumps(dict(note)).encode())
-
     def note(self, task: str) -> dict[str, Any]:
-        """``rows``, ``unlabelled``, ``pseudo_labelled`` and ``withheld``, as ``Site`` wrote them.
-
-        It may be empty.
-        """
+        """What the upload of a task was ``made_from``, and what was ``withheld``; may be empty."""
         return read_json_object(self._path(task, "note"))
-
-    def made_from(self, task: str) -> str:
-        """The digest of the rows of which the upload of a task was made; empty if unknown."""
-        path = self._path(task, "made_from")
-        return path.read_text(errors="replace") if path.is_file() else ""
 
     def settle(self, receipt: Receipt) -> None:
         """Keep the server's receipt. A receipt for a task that was never made is ignored.
@@ -142,8 +125,13 @@ class Outbox:
         """Tasks whose upload is damaged, and those of ``tasks`` without one, or with one that may
         be corrected.
         """
-        made = (t for t in tasks if not self.has(t) or self.correctable(t))
-        return list(dict.fromkeys((*self.lost(), *made)))
+        found = self.lost()
+        for task in tasks:
+            receipt = self.receipt(task)
+            final, correctable = (receipt.final, receipt.correctable) if receipt else (False, False)
+            if correctable or not (final or self.envelope(task)):
+                found.append(task)
+        return list(dict.fromkeys(found))
 
     def lost(self) -> list[str]:
         """Tasks whose upload was damaged before the server had it, sorted."""

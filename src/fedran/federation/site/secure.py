@@ -26,12 +26,7 @@ from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Sta
 from fedran.federation.secure.contribution import Content, encode_contribution
 from fedran.federation.secure.coordinator import OMEGA
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
-from fedran.federation.site.labels import (
-    RandomFeaturesOf,
-    check_labels,
-    choose_rows,
-    describe_unlabelled,
-)
+from fedran.federation.site.pseudo_labels import RandomFeaturesOf, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.sum_files import SumFiles, spent_epsilon
 from fedran.federation.site.upload import BATCH_ROWS, Site, check_width
@@ -261,7 +256,7 @@ def make_contribution(
     offer = replace(offer, classes=content.classes)
     data = site.rows(offer)
     if content.noise is None:
-        check_labels(data.y, offer, local=True)
+        require_listed(data.y, offer, local=True)
     phi, H = offer.features(), site.random_features(data, offer)
     if content.noise is not None:
         mechanism = content.mechanism(phi.fingerprint, encoded_omega)
@@ -297,7 +292,7 @@ def private_contribution(
     if strange := int(np.sum(codes >= 0)) - len(labelled):
         log.warning("%d rows are left out: the server does not list their labels", strange)
     if missing := int(np.sum(codes < 0)):
-        log.warning("%s", describe_unlabelled(len(y), missing, None))
+        log.warning("%d of %d rows have no label and are left out", missing, len(y))
     if len(labelled) > content.max_rows:
         log.warning("%d rows, and the server's max_rows is %d", len(labelled), content.max_rows)
     vector = mechanism.noise(len(content.classes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fedran.core.solve.head import Head
 from fedran.data.rows import LABEL
@@ -40,18 +40,20 @@ def newest_head(state: Path) -> Head | None:
 class SiteSettings(Settings):
     """The settings of a site. Only they say which data the site reads."""
 
+    key: ClassVar[str] = "site.key"
+    """In the site's folder: the private key that signs uploads."""
+    node_key: ClassVar[str] = "node.key"
+    """The private key that lets the site's SuperNode connect."""
+    ca: ClassVar[str] = "ca.crt"
+    """The certificate that identifies the server."""
+    state: ClassVar[str] = "state"
+    """Folder of the outbox and of the newest head."""
     federation: Annotated[str, is_id]
     """Id of the federation."""
     client: Annotated[str, is_id]
     """Id of this site."""
     server: Annotated[str, is_address] = "127.0.0.1:9443"
     """Address of the SuperLink, or of a proxy in front of it."""
-    key: str = "site.key"
-    """File with the private key that signs uploads."""
-    node_key: str = "node.key"
-    """File with the private key that lets the site's SuperNode connect."""
-    ca: str = "ca.crt"
-    """File with the certificate that identifies the server."""
     folder: str | None = None
     """Folder with one file per task: `TASK.npz` with `labels`, and `features` or `images`; or
     `TASK.csv` or `TASK.parquet` with a column of labels and columns of features. Either `folder` or
@@ -66,8 +68,6 @@ class SiteSettings(Settings):
     source: str | dict[str, Any] | None = None
     """What made this site's features. An offer for other features is refused. Without it, the
     site relies on the server's `source`."""
-    state: str = "state"
-    """Folder of the outbox and of the newest head."""
     min_class_count: Annotated[int, between(1, 10**9)] = 5
     """Classes with fewer rows are withheld, because their sums would reveal single rows. Rows
     with pseudo-labels count."""
@@ -155,7 +155,7 @@ class SitePaths:
     @property
     def state(self) -> Path:
         """The folder of the outbox, of the last offer and of the newest head."""
-        return self.folder / self.settings().state
+        return self.folder / SiteSettings.state
 
 
 def local_sites(folder: str | Path) -> list[SitePaths]:

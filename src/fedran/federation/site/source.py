@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,8 @@ class NoRows(FileNotFoundError):
     """There are no rows for a task yet."""
 
 
-class Source(Protocol):
-    """Rows of a task."""
-
-    def __call__(self, task: str) -> Rows:
-        """The rows of one task. Raises NoRows while there are none yet."""
-        ...
+Source = Callable[[str], Rows]
+"""From the name of a task to its rows. Raises NoRows while there are none yet."""
 
 
 class FolderSource:

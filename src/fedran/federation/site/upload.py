@@ -24,16 +24,10 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.messages import (
-    Envelope,
-    Offer,
-    open_envelope,
-    require_same_source,
-    seal,
-)
+from fedran.federation.protocol.messages import Offer, open_envelope, require_same_source, seal
 from fedran.federation.protocol.receipts import Code
-from fedran.federation.site.labels import RandomFeaturesOf, check_labels, choose_rows
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.pseudo_labels import RandomFeaturesOf, choose_rows, require_listed
 from fedran.federation.site.settings import OUTBOX, SitePaths, SiteSettings, last_offer
 from fedran.federation.site.source import (
     FolderSource,
@@ -97,8 +91,7 @@ class Site:
 
     def prepare(self, offer: Offer) -> bytes:
         """The envelope for a task: from the outbox, or made now and put there first."""
-        offer.require_plain()
-        offer.require(self.settings.federation, self.settings.source)
+        offer = self._accepted(offer)
         found, answer = self.outbox.envelope(offer.task), self.outbox.receipt(offer.task)
         correctable = answer is not None and answer.correctable
         if found is not None and not correctable:
@@ -110,54 +103,43 @@ class Site:
             if found is not None:  # the rows of an upload that waits at the server were deleted
                 return found
             raise
-        check_labels(data.y, offer)
-        made_from = self._digest(data, offer)
-        if answer is not None and correctable and self.outbox.made_from(offer.task) == made_from:
+        require_listed(data.y, offer)
+        if answer is not None and correctable and self._same_rows(offer, data):
             if answer.code == Code.REJECTED:
                 expected = "other rows than those of the rejected upload"
                 raise Refused("rows", expected, "the same", hint="correct the data of this task")
             return found or b""
         revision = 0 if found is None else open_envelope(found, FILE_LIMITS).statement.revision
-        return self._make(offer, data, revision, made_from)
+        return self._make(offer, data, revision)
 
     def revise(self, offer: Offer) -> bytes:
         """Make the upload of a task anew from its present rows. It replaces the one at the server.
 
         This is how rows or a class are withdrawn.
         """
-        offer.require_plain()
-        offer.require(self.settings.federation, self.settings.source)
-        offer, found = self.limited(offer), self.outbox.envelope(offer.task)
+        offer = self.limited(self._accepted(offer))
+        found = self.outbox.envelope(offer.task)
         if found is None:
             expected = f"an upload for {offer.task} in the outbox, which can be revised"
             raise Refused("upload", expected, "none")
         data = self.rows(offer)
-        made_from = self._digest(data, offer)
-        if self.outbox.made_from(offer.task) == made_from:
+        if self._same_rows(offer, data):
             raise Refused("rows", "other rows than those of the present upload", "the same")
         revision = open_envelope(found, FILE_LIMITS).statement.revision + 1
-        return self._make(offer, data, revision, made_from)
+        return self._make(offer, data, revision)
 
-    def _note_withheld(self, envelope: Envelope, data: Rows) -> None:
-        """Keep beside an upload what it does not contain, for this site's own status."""
-        counts = Counter(canonical(label) for label in data.y if label is not None)
-        message = envelope.message()
-        withheld = [(label, n) for label, n in counts.items() if label not in message.classes]
-        sent = counts.total() - sum(n for _, n in withheld)
-        given = None if self.settings.pseudo_labels == "none" else int(sum(message.counts)) - sent
-        missing = len(data.y) - counts.total()
-        facts = {"rows": len(data.y), "unlabelled": missing, "pseudo_labelled": given}
-        try:
-            self.outbox.set_note(envelope.statement.task, {**facts, "withheld": withheld})
-        except OSError as reason:  # the upload is what counts
-            log.warning("the note beside the upload was not written: %s", reason)
+    def _accepted(self, offer: Offer) -> Offer:
+        """The offer, if it asks this site for a plain upload of its features."""
+        offer.require_plain()
+        offer.require(self.settings.federation, self.settings.source)
+        return offer
 
     def limited(self, offer: Offer) -> Offer:
         """The offer within the limits of this site."""
         check_width(offer, self.settings)
         return replace(offer, budget_bytes=min(offer.budget_bytes, self.settings.max_upload))
 
-    def _make(self, offer: Offer, data: Rows, revision: int, made_from: str) -> bytes:
+    def _make(self, offer: Offer, data: Rows, revision: int) -> bytes:
         """Make the signed upload of a task and put it into the outbox."""
         if offer.message == "mixture":
             upload = self.condense(offer, data)
@@ -172,9 +154,14 @@ class Site:
             fingerprint=offer.fingerprint.hash,
             revision=revision,
         )
-        blob = self.outbox.put(envelope, made_from)
-        self._note_withheld(envelope, data)
-        return blob
+        counts = Counter(canonical(label) for label in data.y if label is not None)
+        sent = set(envelope.message().classes)
+        withheld = {label: n for label, n in counts.items() if label not in sent}
+        return self.outbox.put(envelope, self._digest(data, offer), withheld)
+
+    def _same_rows(self, offer: Offer, data: Rows) -> bool:
+        """Whether the upload in the outbox was made from these rows, settings and offer."""
+        return self.outbox.note(offer.task).get("made_from") == self._digest(data, offer)
 
     def _digest(self, data: Rows, offer: Offer) -> str:
         """SHA-256 of everything that an upload is made from: rows, settings and offer."""

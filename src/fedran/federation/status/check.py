@@ -42,7 +42,7 @@ from fedran.federation.site.settings import (
     newest_head,
 )
 from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
-from fedran.federation.site.upload import SCALE_ALIKE, Site
+from fedran.federation.site.upload import SCALE_ALIKE, Site, checked_sign
 from fedran.federation.status.model import Finding
 from fedran.wire.files import read_json_object
 from fedran.wire.sizes import human_bytes, larger_than_rows, upload_bytes
@@ -183,8 +183,12 @@ def _data(paths: SitePaths, settings: SiteSettings) -> Iterator[Finding]:
 
 def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Iterator[Finding]:
     """Findings about the rows of a task, beside the last offer and the newest head, if any."""
-    site, settings, state = Site.load(paths.settings_file), paths.settings(), paths.state
-    offer = last_offer(state) if offer is None else offer
+    site = Site.load(paths.settings_file)
+    settings, offer, head = (
+        site.settings,
+        offer or last_offer(paths.state),
+        newest_head(paths.state),
+    )
     try:
         data = site.source(task)
         if offer is not None:
@@ -192,7 +196,6 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
     except (ValueError, OSError, ImportError) as reason:
         yield Finding("problem", str(reason))
         return
-    head = newest_head(state)
     kind, shape = "images" if data.is_images else "features", " x ".join(map(str, data.X.shape[1:]))
     classes = len({label for label in data.y if label is not None})
     text = f"{len(data.y):,} rows, {kind} {shape} ({data.X.dtype}), {classes} classes"
@@ -203,33 +206,14 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
     least = 1 if private else settings.min_class_count
     yield from check_labels(data.y, least, offer.classes if offer else (), head)
     if missing := data.y.count(None):
-        fate = "some may get a pseudo-label, which counts with the upload"
+        text = f"{missing:,} of {len(data.y):,} rows have no label"
         remedy = 'pseudo_labels = "none" in site.toml leaves them out'
         if settings.pseudo_labels == "none" or private:
-            fate, remedy = "they are left out", ""
-        text = f"{missing:,} of {len(data.y):,} rows have no label: {fate}"
-        yield Finding("warning" if remedy else "ok", text, remedy)
-    if data.is_images:
-        yield _backbone(site, offer)
-        return
-    if offer is not None:
-        try:
-            offer.require(settings.federation, settings.source)
-        except Refused as reason:
-            yield Finding("problem", str(reason))
-    features = list(_features(data.X, offer))
-    yield from features
-    if text := unequal_scales(data.X, data.columns, offer.kind if offer else "cosine"):
-        yield Finding("warning", text, SCALE_ALIKE)
-    if offer is None:
-        yield Finding(
-            "ok",
-            "the server has made no offer yet, so width, sign, columns and the scale of other "
-            "sites were not compared",
-        )
-    elif all(finding.level != "problem" for finding in features):
-        yield from _scale(data, offer, head)
-        yield from _size(site, data, offer)
+            yield Finding("ok", f"{text}: they are left out")
+        else:
+            text += ": some may get a pseudo-label, which counts with the upload"
+            yield Finding("warning", text, remedy)
+    yield from _backbone(site, offer) if data.is_images else _features(site, data, offer, head)
 
 
 def _columns(data: Rows, offer: Offer | None) -> Iterator[Finding]:
@@ -264,63 +248,76 @@ def check_labels(
         yield Finding("warning", text, "use one spelling")
     strange = ordered(label for label in counts if label not in known)
     if strange and classes:
-        yield Finding(
-            "problem",
-            f"the server does not accept the labels {named(strange)}; it lists {named(classes)}",
-            "correct them, or ask its owner to add them to `classes` in server.toml",
-        )
+        text = f"the server does not accept the labels {named(strange)}; it lists {named(classes)}"
+        remedy = "correct them, or ask its owner to add them to `classes` in server.toml"
+        yield Finding("problem", text, remedy)
     elif strange and known:
         yield Finding("ok", f"new to the federation: {named(strange)}")
 
 
-def _backbone(site: Site, offer: Offer | None) -> Finding:
+def _backbone(site: Site, offer: Offer | None) -> Iterator[Finding]:
     """Whether the backbone for images can be loaded and is that of the federation."""
     if site.backbone is None:
         remedy = "set `backbone` in site.toml"
-        return Finding("problem", "the rows are images, but site.toml names no backbone", remedy)
+        yield Finding("problem", "the rows are images, but site.toml names no backbone", remedy)
+        return
     try:
         network = site.backbone()
         if offer is not None:
             require_same_source(network.source, offer.source)
     except (ValueError, OSError, ImportError) as reason:
-        return Finding("problem", str(reason))
-    return Finding("ok", f"images are prepared with {network.preprocess}")
+        yield Finding("problem", str(reason))
+    else:
+        yield Finding("ok", f"images are prepared with {network.preprocess}")
 
 
-def _features(X: NDArray[Any], offer: Offer | None) -> Iterator[Finding]:
-    """Type, width, finiteness and sign of features (n, d)."""
+def _features(site: Site, data: Rows, offer: Offer | None, head: Head | None) -> Iterator[Finding]:
+    """Source, values and scale of features (n, d), and the size of their upload."""
+    try:
+        if offer is not None:
+            offer.require(site.settings.federation, site.settings.source)
+    except Refused as reason:
+        yield Finding("problem", str(reason))
+    wrong = _wrong_values(data.X, offer)
+    if wrong is not None:
+        yield wrong
+    elif zero := int(np.sum(~data.X.any(axis=1))):
+        yield Finding("warning", f"{zero:,} of {len(data.X):,} rows are all zeros")
+    if text := unequal_scales(data.X, data.columns, offer.kind if offer else "cosine"):
+        yield Finding("warning", text, SCALE_ALIKE)
+    if offer is None:
+        compared = "width, sign, columns and the scale of other sites were not compared"
+        yield Finding("ok", f"the server has made no offer yet, so {compared}")
+    elif wrong is None:
+        yield from _scale(data, offer, head)
+        yield from _size(site, data, offer)
+
+
+def _wrong_values(X: NDArray[Any], offer: Offer | None) -> Finding | None:
+    """What is wrong with type, width, finiteness or sign of features (n, d), if anything is."""
     if X.dtype.kind not in "fiub":
-        yield Finding("problem", f"features must be numbers, got the type {X.dtype}")
-        return
+        return Finding("problem", f"features must be numbers, got the type {X.dtype}")
     if offer is not None and X.shape[1] != offer.in_features:
         text = f"the server expects {offer.in_features} columns, the rows have {X.shape[1]}"
-        yield Finding("problem", text)
-        return
+        return Finding("problem", text)
     bad = ~np.isfinite(X).all(axis=1)
     if bad.any():
         text = f"{bad.sum():,} of {len(X):,} rows contain NaN or infinity, the first is row "
-        yield Finding("problem", f"{text}{int(np.argmax(bad))}", "remove or repair them")
-        return
-    zero = ~X.any(axis=1)
-    if zero.any():
-        yield Finding("warning", f"{zero.sum():,} of {len(X):,} rows are all zeros")
-    if offer is None or not X.size:
-        return
-    negative = float(np.mean(X < 0))
-    if offer.kind == "hellinger" and negative:
-        yield Finding(
-            "problem",
-            f"{negative:.1%} of the values are negative, but the server declares features that "
-            "are never negative (kind 'hellinger')",
-            "send features that are not scaled or centred",
-        )
+        return Finding("problem", f"{text}{int(np.argmax(bad))}", "remove or repair them")
+    try:
+        if offer is not None:
+            checked_sign(X, offer)
+    except Refused as reason:
+        remedy = "send features that are not scaled or centred"
+        return Finding("problem", str(reason), remedy)
+    return None
 
 
 def _scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
     """The energy of random features beside other sites', and what the newest head makes of them."""
-    rows = np.linspace(0, len(data.y) - 1, min(len(data.y), SAMPLE)).astype(int)
-    if not len(rows):
+    if not len(data.y):
         return
+    rows = np.linspace(0, len(data.y) - 1, min(len(data.y), SAMPLE)).astype(int)
     H = np.asarray(offer.features()(data.X[rows]), np.float64)
     energy = float(np.mean(np.sum(H**2, axis=1)))
     if offer.message == "summary" and offer.row_energy > 0 and energy > 0:

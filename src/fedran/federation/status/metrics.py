@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from fedran.federation.status.model import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -14,9 +12,9 @@ Value = float | int | None
 def render_metrics(status: Status) -> bytes:
     """All metrics. Only sites of the roster and tasks have a line each."""
     head, expires = status.head, status.certificate_expires
-    sites = [({"site": site.client}, site) for site in status.sites if site.in_roster]
-    tasks = [({"task": task.task, "state": task.state}, task) for task in status.tasks]
-    single: list[tuple[str, str, Value]] = [
+    sites = [(_labels(site=site.client), site) for site in status.sites if site.in_roster]
+    tasks = [(_labels(task=task.task, state=task.state), task) for task in status.tasks]
+    found: list[tuple[str, str, Value | list[tuple[str, Value]]]] = [
         ("up", "Whether the server runs.", status.running),
         ("nodes", "Connected nodes.", status.nodes),
         ("uploads", "Accepted uploads in the store.", status.records),
@@ -31,31 +29,30 @@ def render_metrics(status: Status) -> bytes:
         ("head_classes", "Classes of the newest head.", head.classes if head else None),
         ("head_accuracy", "Of the newest head, 0 to 1.", head.accuracy if head else None),
         ("head_timestamp_seconds", "When it was solved.", head.at if head else None),
-    ]
-    found: list[tuple[str, str, Iterable[tuple[Mapping[str, str], Value]]]] = [
-        *((name, meaning, [({}, value)]) for name, meaning, value in single),
-        ("site_connected", "Whether a node is connected.", ((n, s.connected) for n, s in sites)),
-        ("site_last_seen_seconds", "Its last sign of life.", ((n, s.last_seen) for n, s in sites)),
-        ("site_rows", "Rows in its accepted uploads.", ((n, s.rows) for n, s in sites)),
-        ("task_uploads", "Accepted uploads of a task.", ((n, t.uploads) for n, t in tasks)),
-        ("task_missing", "Sites without an answer.", ((n, len(t.missing)) for n, t in tasks)),
+        ("site_connected", "Whether a node is connected.", [(n, s.connected) for n, s in sites]),
+        ("site_last_seen_seconds", "Its last sign of life.", [(n, s.last_seen) for n, s in sites]),
+        ("site_rows", "Rows in its accepted uploads.", [(n, s.rows) for n, s in sites]),
+        ("task_uploads", "Accepted uploads of a task.", [(n, t.uploads) for n, t in tasks]),
+        ("task_missing", "Sites without an answer.", [(n, len(t.missing)) for n, t in tasks]),
     ]
     lines = []
-    for name, meaning, samples in found:
+    for name, meaning, values in found:
         kind = "counter" if name.endswith("_total") else "gauge"
         lines += [f"# HELP fedran_{name} {meaning}", f"# TYPE fedran_{name} {kind}"]
-        for labels, value in samples:
+        for labels, value in values if isinstance(values, list) else [("", values)]:
             if value is not None:
-                named = ",".join(f'{k}="{_escape(v)}"' for k, v in labels.items())
                 shown = int(value) if isinstance(value, int) else repr(float(value))
-                lines.append(f"fedran_{name}{f'{{{named}}}' if named else ''} {shown}")
+                lines.append(f"fedran_{name}{labels} {shown}")
     return ("\n".join(lines) + "\n").encode()
 
 
-def _escape(text: str) -> str:
-    r"""A label's value as Prometheus reads it.
+def _labels(**values: str) -> str:
+    r"""Labels as Prometheus reads them.
 
-    >>> print(_escape('a"b\\'))
-    a\"b\\
+    >>> print(_labels(site='a"b\\'))
+    {site="a\"b\\"}
     """
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    for name, value in values.items():
+        escaped = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        values[name] = f'{name}="{escaped}"'
+    return f"{{{','.join(values.values())}}}"

@@ -21,7 +21,7 @@ from fedran.federation.status.format import (
     format_percent,
     format_uploads,
 )
-from fedran.federation.status.model import Classes, Outcome, SiteStatus, Status, TaskStatus
+from fedran.federation.status.model import Classes, Outcome, Status, TaskStatus
 
 MAX_SITES = 60
 """Sites that are listed. The rest is counted."""
@@ -31,7 +31,14 @@ MAX_SHOWN = 8
 
 def print_status(status: Status, console: Console) -> None:
     """Print the status of a server or of a site."""
-    _print_overview(status, console)
+    for line in _site_overview(status) if status.client else _server_overview(status):
+        console.print(line)
+    if status.certificate_expires is not None:
+        left = max(0.0, status.certificate_expires - status.at)
+        console.print(f"certificate expires in {format_duration(left)}")
+    for finding in status.findings:
+        style = "bold red" if finding.level == "problem" else "yellow"
+        console.print(f"[{style}]{escape(f'{finding.text} {finding.remedy}'.strip())}[/]")
     for task in status.open_tasks:
         _print_open_task(task, status.at, console)
     if status.quarantine:
@@ -57,54 +64,53 @@ def print_status(status: Status, console: Console) -> None:
         console.print(f"  and {len(problems) - MAX_SHOWN} more; --json prints all")
 
 
-def _print_overview(status: Status, console: Console) -> None:
-    colour, state = ("green", "running") if status.running else ("red", "not running")
-    checked = (
-        f"checked {format_age(None if status.checked is None else status.at - status.checked)}"
-    )
-    federation, disk = escape(status.federation), f"{format_bytes(status.disk_bytes)} on disk"
-    if status.client:
-        name = f"[bold]{escape(status.client)}[/] of {federation}  site"
-        console.print(f"{name} [{colour}]{state}[/]")
-        before = "" if status.running or status.checked is None else "when it ran last: "
-        after = "" if status.checked is None else f" ({checked})"
-        console.print(f"{before}{escape(status.connection)}{after}")
-        console.print(f"uploads and state {disk}, {format_bytes(status.disk_free)} free")
-    else:
-        nodes = "" if status.nodes is None else f", {format_count(status.nodes, 'node')} connected"
-        nodes += f" ({checked})" if nodes else ""
-        console.print(f"[bold]{federation}[/]  server [{colour}]{state}[/]{nodes}")
-        measured = f", {format_bytes(status.transport)} at the transport" * bool(status.transport)
-        console.print(f"uploads received {format_bytes(status.payload)}{measured}")
-        records = "unreadable" if status.records is None else format_count(status.records, "upload")
-        console.print(f"database {records}, {disk}")
-    head = status.head
-    if head is None:
-        console.print("no classifier yet")
-    else:
-        told = format_count(head.classes, "class", "classes")
-        age = format_age(status.at - head.at)
-        if status.client:
-            told += f", received {age}"
-        else:
-            told += f", after {escape(format_origin(head.task))} {age}"
-            told += f", accuracy {format_percent(head.accuracy)}"
-        console.print(f"classifier {told}")
-    if status.certificate_expires is not None:
-        left = max(0.0, status.certificate_expires - status.at)
-        console.print(f"certificate expires in {format_duration(left)}")
-    for finding in status.findings:
-        style = "bold red" if finding.level == "problem" else "yellow"
-        console.print(f"[{style}]{escape(f'{finding.text} {finding.remedy}'.strip())}[/]")
+def _state(status: Status) -> str:
+    return "[green]running[/]" if status.running else "[red]not running[/]"
+
+
+def _checked(status: Status) -> str:
+    return "" if status.checked is None else f" (checked {format_age(status.at - status.checked)})"
+
+
+def _site_overview(status: Status) -> list[str]:
+    before = "" if status.running or status.checked is None else "when it ran last: "
+    disk = f"{format_bytes(status.disk_bytes)} on disk, {format_bytes(status.disk_free)} free"
+    head = "no classifier yet"
+    if status.head is not None:
+        classes = format_count(status.head.classes, "class", "classes")
+        head = f"classifier {classes}, received {format_age(status.at - status.head.at)}"
+    return [
+        f"[bold]{escape(status.client)}[/] of {escape(status.federation)}  site {_state(status)}",
+        f"{before}{escape(status.connection)}{_checked(status)}",
+        f"uploads and state {disk}",
+        head,
+    ]
+
+
+def _server_overview(status: Status) -> list[str]:
+    nodes = ""
+    if status.nodes is not None:
+        nodes = f", {format_count(status.nodes, 'node')} connected{_checked(status)}"
+    measured = f", {format_bytes(status.transport)} at the transport" * bool(status.transport)
+    records = "unreadable" if status.records is None else format_count(status.records, "upload")
+    head = "no classifier yet"
+    if found := status.head:
+        classes = format_count(found.classes, "class", "classes")
+        origin = f"after {escape(format_origin(found.task))} {format_age(status.at - found.at)}"
+        head = f"classifier {classes}, {origin}, accuracy {format_percent(found.accuracy)}"
+    return [
+        f"[bold]{escape(status.federation)}[/]  server {_state(status)}{nodes}",
+        f"uploads received {format_bytes(status.payload)}{measured}",
+        f"database {records}, {format_bytes(status.disk_bytes)} on disk",
+        head,
+    ]
 
 
 def _print_open_task(task: TaskStatus, now: float, console: Console) -> None:
     needed = f", at least {task.min_clients} needed" if task.min_clients else ""
     left = "" if task.ends is None else f", {format_duration(task.ends - now)} left"
-    console.print(
-        f"\n[bold]Task {escape(task.task)} is open[/]: "
-        f"{len(task.answered)} of {task.asked} sites answered{needed}{left}"
-    )
+    answered = f"{len(task.answered)} of {task.asked} sites answered"
+    console.print(f"\n[bold]Task {escape(task.task)} is open[/]: {answered}{needed}{left}")
     answers = [
         client if outcome in ("accepted", "duplicate") else f"{client} ({outcome})"
         for client, outcome in sorted(task.answered.items())
@@ -152,14 +158,9 @@ def _print_own_uploads(status: Status, console: Console) -> None:
 def _print_tasks(tasks: Sequence[TaskStatus], console: Console) -> None:
     table = _table("task", "state", "uploads", right=("payload", "transport", "accuracy"))
     for task in tasks:
-        table.add_row(
-            escape(task.task),
-            escape(task.state),
-            escape(format_uploads(task)),
-            format_bytes(task.payload),
-            format_bytes(task.received + task.sent or None),
-            format_percent(task.accuracy),
-        )
+        moved = format_bytes(task.received + task.sent or None)
+        numbers = format_bytes(task.payload), moved, format_percent(task.accuracy)
+        table.add_row(escape(task.task), task.state, escape(format_uploads(task)), *numbers)
     console.print("\n[bold]Tasks[/]")
     console.print(table if tasks else "  no task was opened yet")
 
@@ -169,12 +170,11 @@ def _print_sums(status: Status, console: Console) -> None:
     console.print("\n[bold]Secure sums[/]")
     if status.budget:
         _print_indented(status.budget, console)
-    for opened in status.sums:
-        line = f"task {opened.task}, attempt {opened.number}: {opened.text}"
-        _print_indented(escape(line), console)
+    lines = [f"task {s.task}, attempt {s.number}: {s.text}" for s in status.sums]
     for cohort in reversed(status.cohorts):
         members = ", ".join(cohort.members)
-        line = f"task {cohort.task}, {cohort.client}: {members} ({cohort.rows:,} rows)"
+        lines.append(f"task {cohort.task}, {cohort.client}: {members} ({cohort.rows:,} rows)")
+    for line in lines:
         _print_indented(escape(line), console)
     if status.roster:
         console.print(f"  roster {status.roster}")
@@ -211,11 +211,11 @@ def _print_sites(status: Status, console: Console) -> None:
         console.print(f"  and {len(status.sites) - MAX_SITES} more; --json prints all")
     if measured:
         console.print("  gain: points of accuracy without the site. A large one names a liar.")
-    with_classes: list[SiteStatus] = [site for site in sites if site.classes]
-    if with_classes:
+    if any(site.classes for site in sites):
         console.print("\n[bold]Classes by site[/] (rows per class)")
-    for site in with_classes:
-        _print_indented(f"[bold]{escape(site.client)}[/]: {_classes(site.classes)}", console)
+    for site in sites:
+        if site.classes:
+            _print_indented(f"[bold]{escape(site.client)}[/]: {_classes(site.classes)}", console)
 
 
 def _classes(classes: Classes) -> str:

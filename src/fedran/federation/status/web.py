@@ -1,23 +1,20 @@
 """The status as a web page on this machine. It refreshes itself and loads nothing from elsewhere.
 
-The templates escape every value. Only the page's own style and script are inserted as they are.
+The templates escape every value.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from fedran.core.labels import sort_key
 from fedran.federation.server.schema import SolvedHead
@@ -43,21 +40,26 @@ MAX_CLASSES = 60
 """Rows of the table of classes."""
 MAX_SITES = 40
 """Columns of the table of classes."""
-_PACKAGE, _TEMPLATES = "fedran.federation.status", "templates"
-_STYLE, _SCRIPT = (
-    Markup(resources.files(_PACKAGE).joinpath(_TEMPLATES, name).read_text(encoding="utf-8"))  # noqa: S704
-    for name in ("page.css", "page.js")
+POLICY = "default-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " + (
+    "frame-ancestors 'none'; object-src 'none'"
 )
-
-
+"""Allows what this server serves, which is nothing inline and nothing from elsewhere."""
+_HTML, _JSON = "text/html; charset=utf-8", "application/json"
+_TYPES = {
+    "/": _HTML,
+    "/sections": _HTML,
+    "/status.json": _JSON,
+    "/metrics": CONTENT_TYPE,
+    "/page.css": "text/css; charset=utf-8",
+    "/page.js": "text/javascript; charset=utf-8",
+}
 _ENVIRONMENT = Environment(
-    loader=PackageLoader(_PACKAGE, _TEMPLATES),
+    loader=PackageLoader(__package__),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.globals |= {"style": _STYLE, "script": _SCRIPT}
 _ENVIRONMENT.filters |= {
     "bytes": format_bytes,
     "duration": format_duration,
@@ -70,18 +72,17 @@ _ENVIRONMENT.filters |= {
 }
 
 
-def render_page(status: Status) -> bytes:
-    """The whole page with its style and script."""
-    return _render("page.html", status)
+def render(path: str, status: Status) -> bytes:
+    """What a path of the page answers.
 
-
-def render_sections(status: Status) -> bytes:
-    """The part of the page that changes; its script asks for it every two seconds."""
-    return _render("sections.html", status)
-
-
-def _render(template: str, status: Status) -> bytes:
+    ``/sections`` is the part of the page that changes; its script asks for it every two seconds.
+    """
+    if path == "/status.json":
+        return status.to_json().encode()
+    if path == "/metrics":
+        return render_metrics(status)
     parts = {"matrix": _class_matrix(status.sites), "chart": _accuracy_chart(status.history)}
+    template = "page.html" if path == "/" else "sections.html"
     return _ENVIRONMENT.get_template(template).render(status=status, **parts).encode()
 
 
@@ -98,13 +99,8 @@ def _accuracy_chart(history: Sequence[SolvedHead]) -> dict[str, Any] | None:
     low = min(math.floor(10 * min(values)) / 10, high - 0.1)
     step, scale = CHART_WIDTH / (len(heads) - 1), CHART_HEIGHT / (high - low)
     points = [
-        {
-            "x": f"{n * step:.1f}",
-            "y": f"{scale * (high - value):.1f}",
-            "accuracy": value,
-            "task": task,
-        }
-        for n, (task, value) in enumerate(heads)
+        {"x": f"{n * step:.1f}", "y": f"{scale * (high - a):.1f}", "accuracy": a, "task": task}
+        for n, (task, a) in enumerate(heads)
     ]
     size = {"width": CHART_WIDTH, "height": CHART_HEIGHT}
     return {"points": points, "low": low, "high": high, **size}
@@ -133,28 +129,6 @@ def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
         "hidden": len(totals) - len(rows),
         "hidden_sites": len(every) - len(columns),
     }
-
-
-def content_security_policy() -> str:
-    """Allows this style, this script and requests to this server; nothing else."""
-    style, script = (
-        base64.b64encode(hashlib.sha256(asset.encode()).digest()).decode("ascii")
-        for asset in (_STYLE, _SCRIPT)
-    )
-    return (
-        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    )
-
-
-_HTML, _JSON = "text/html; charset=utf-8", "application/json"
-_ROUTES: dict[str, tuple[str, Callable[[Status], bytes]]] = {
-    "/": (_HTML, render_page),
-    "/sections": (_HTML, render_sections),
-    "/status.json": (_JSON, lambda status: status.to_json().encode()),
-    "/metrics": (CONTENT_TYPE, render_metrics),
-}
 
 
 class PortInUse(OSError):
@@ -198,23 +172,25 @@ class _Handler(BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or hosts[0].partition(":")[0] not in HOSTS:
             self._answer(403, "text/plain", b"This page answers to 127.0.0.1 and localhost only.\n")
-        elif self.path not in _ROUTES:
+        elif self.path not in _TYPES:
             self._answer(404, "text/plain", b"There is no such page; try /.\n")
+        elif self.path in ("/page.css", "/page.js"):
+            file = resources.files(__package__) / "templates" / self.path[1:]
+            self._answer(200, _TYPES[self.path], file.read_bytes())
         else:
-            kind, render = _ROUTES[self.path]
             try:
-                body = render(self.server.status())
+                body = render(self.path, self.server.status())
             except (OSError, ValueError) as reason:
                 self._answer(500, "text/plain", f"The state cannot be read: {reason}\n".encode())
             else:
-                self._answer(200, kind, body)
+                self._answer(200, _TYPES[self.path], body)
 
     def _answer(self, code: int, kind: str, body: bytes) -> None:
         self.send_response(code)
         for name, value in (
             ("Content-Type", kind),
             ("Content-Length", str(len(body))),
-            ("Content-Security-Policy", content_security_policy()),
+            ("Content-Security-Policy", POLICY),
             ("X-Content-Type-Options", "nosniff"),
             ("Cross-Origin-Resource-Policy", "same-origin"),
             ("Referrer-Policy", "no-referrer"),

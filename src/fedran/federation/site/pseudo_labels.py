@@ -21,7 +21,7 @@ RandomFeaturesOf = Callable[[NDArray[np.int64] | slice], NDArray[Any]]
 """From numbers of rows to their random features (n, M)."""
 
 
-def check_labels(y: list[Any], offer: Offer, *, local: bool = False) -> None:
+def require_listed(y: list[Any], offer: Offer, *, local: bool = False) -> None:
     """Refuse labels that the server does not list, and warn about those that look like known ones.
 
     Unless it is ``local``, the reason goes to the server, so it names no label. The log does.
@@ -43,18 +43,32 @@ def check_labels(y: list[Any], offer: Offer, *, local: bool = False) -> None:
 def choose_rows(
     H: RandomFeaturesOf, y: list[Any], capacity: int, task: str, settings: SiteSettings
 ) -> tuple[list[Any], NDArray[np.int64]]:
-    """The labels with pseudo-labels, and the rows to send. The log counts rows without one."""
-    labels = with_pseudo_labels(H, y, capacity, task, settings)
+    """The labels with pseudo-labels, and the labelled rows of classes with enough rows.
+
+    The log counts rows without a label, and names the classes that are withheld.
+    """
+    labels = y if settings.pseudo_labels == "none" else with_pseudo_labels(H, y, capacity, task)
     if missing := y.count(None):
-        off = settings.pseudo_labels == "none"
-        accepted = None if off else missing - labels.count(None)
-        log.warning("task %s: %s", task, describe_unlabelled(len(y), missing, accepted))
-    return labels, rows_to_send(labels, settings.min_class_count, task)
+        fate = " and are left out"
+        if settings.pseudo_labels != "none":
+            fate = (
+                f"; {missing - labels.count(None):,} of them get a pseudo-label and count as rows "
+                'of that class (pseudo_labels = "none" in site.toml leaves them out)'
+            )
+        log.warning("task %s: %d of %d rows have no label%s", task, missing, len(y), fate)
+    classes, codes = encode_labels(labels, len(labels))
+    counts, least = Counter(codes[codes >= 0].tolist()), settings.min_class_count
+    rare = sorted(code for code, n in counts.items() if n < least)
+    if rare:
+        shown = ", ".join(f"{classes[code]!r} ({counts[code]})" for code in rare)
+        log.warning("task %s: withheld %s, fewer than %d rows each", task, shown, least)
+    rows = np.flatnonzero((codes >= 0) & ~np.isin(codes, rare))
+    if not len(rows):
+        raise Refused("rows", f"a class with at least {least} labelled rows", "none")
+    return labels, rows
 
 
-def with_pseudo_labels(
-    H: RandomFeaturesOf, y: list[Any], capacity: int, task: str, settings: SiteSettings
-) -> list[Any]:
+def with_pseudo_labels(H: RandomFeaturesOf, y: list[Any], capacity: int, task: str) -> list[Any]:
     """The labels, with pseudo-labels for the rows that the margin rule accepts.
 
     Where all labelled rows have one class, none is accepted: the others may lack a label because
@@ -62,7 +76,7 @@ def with_pseudo_labels(
     ``capacity / 2`` labelled rows, evenly spaced, and decides about the others in groups.
     """
     has = np.array([label is not None for label in y], dtype=bool)
-    if settings.pseudo_labels == "none" or has.all() or len(encode_labels(y, len(y))[0]) < 2:
+    if has.all() or len(encode_labels(y, len(y))[0]) < 2:
         return y
     known, missing = np.flatnonzero(has), np.flatnonzero(~has)
     if len(y) <= capacity:
@@ -80,39 +94,3 @@ def with_pseudo_labels(
         for i, label in zip(rows, found.labels, strict=True):
             labels[i] = label
     return labels
-
-
-def rows_to_send(y: list[Any], min_class_count: int, task: str) -> NDArray[np.int64]:
-    """The labelled rows of classes with enough rows. Other classes are withheld with a warning.
-
-    >>> rows_to_send(["a", "a", "b", None], 2, "may").tolist()
-    [0, 1]
-    """
-    classes, codes = encode_labels(y, len(y))
-    counts = Counter(codes[codes >= 0].tolist())
-    rare = sorted(code for code, n in counts.items() if n < min_class_count)
-    if rare:
-        shown = ", ".join(f"{classes[code]!r} ({counts[code]})" for code in rare)
-        text = "task %s: withheld %s, fewer than %d rows each"
-        log.warning(text, task, shown, min_class_count)
-    rows = np.flatnonzero((codes >= 0) & ~np.isin(codes, rare))
-    if not len(rows):
-        raise Refused("rows", f"a class with at least {min_class_count} labelled rows", "none")
-    return rows
-
-
-def describe_unlabelled(rows: int, missing: int, accepted: int | None) -> str:
-    """What happens to rows without a label. ``accepted`` is None where none gets a pseudo-label.
-
-    >>> describe_unlabelled(90, 45, None)
-    '45 of 90 rows have no label and are left out'
-    >>> describe_unlabelled(90, 45, 30)  # doctest: +NORMALIZE_WHITESPACE
-    '45 of 90 rows have no label; 30 of them get a pseudo-label and count as rows of that class
-     (pseudo_labels = "none" in site.toml leaves them out)'
-    """
-    if accepted is None:
-        return f"{missing:,} of {rows:,} rows have no label and are left out"
-    return (
-        f"{missing:,} of {rows:,} rows have no label; {accepted:,} of them get a pseudo-label and "
-        'count as rows of that class (pseudo_labels = "none" in site.toml leaves them out)'
-    )

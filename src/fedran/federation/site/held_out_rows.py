@@ -1,4 +1,4 @@
-"""Validation rows of a site: it counts how many of them a new head labels correctly.
+"""Rows that a site holds out: it counts how many of them a new head labels correctly.
 
 The rows never leave the site, and the counts do so only if ``validation`` in ``site.toml`` names a
 file. Whoever controls the server chooses the heads, so the counts can reveal something about single
@@ -30,24 +30,20 @@ from fedran.wire.validation import Header
 
 
 @dataclass(frozen=True)
-class SiteRows:
+class HeldOutRows:
     """The labelled validation rows of a site, of classes with enough rows."""
 
     rows: Rows
 
     @classmethod
-    def load(cls, folder: Path, settings: SiteSettings) -> SiteRows | None:
+    def load(cls, folder: Path, settings: SiteSettings) -> HeldOutRows | None:
         """The rows in the file that the settings name; None if they name none."""
         if settings.validation is None:
             return None
         found = read_rows(folder / settings.validation, settings.label_column, NAME_LABEL)
         labels = [None if label is None else canonical(label) for label in found.y]
-        counts = Counter(labels)
-        kept = [
-            i
-            for i, label in enumerate(labels)
-            if label is not None and counts[label] >= settings.min_class_count
-        ]
+        enough = {c for c, n in Counter(labels).items() if n >= settings.min_class_count} - {None}
+        kept = [i for i, label in enumerate(labels) if label in enough]
         return cls(Rows(found.X[kept], [labels[i] for i in kept], found.columns))
 
     @property
@@ -72,8 +68,7 @@ class SiteRows:
         for _, H in phi.blocks(Z):
             for name, head in heads.items():
                 scores[name].append(to_numpy(head.scores(H)))
-        counts = {}
-        for name, head in heads.items():
-            found = np.concatenate(scores[name])
-            counts[name] = count_correct(found, head.classes, rows.y, earlier, tested)
-        return counts
+        return {
+            name: count_correct(np.concatenate(found), heads[name].classes, rows.y, earlier, tested)
+            for name, found in scores.items()
+        }
