@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 import fedran
-from fedran.core import features as module
 from fedran.core._linalg.arrays import like
 from fedran.core.errors import Refused
 from fedran.core.features import KINDS, RandomFeatures, largest_row_norm, row_energy_range
@@ -154,14 +153,6 @@ def test_blocks_respect_their_limit_and_cover_every_row_once(n, max_bytes):
         np.testing.assert_allclose(H, phi(Z[rows]), atol=1e-5)
 
 
-def test_chunking_inside_a_call_changes_rounding_only(monkeypatch):
-    Z = np.random.default_rng(0).standard_normal((20, 6))
-    phi = RandomFeatures(6, 30)
-    whole = phi(Z)
-    monkeypatch.setattr(module, "BLOCK_BYTES", 4 * 30 * 3)
-    np.testing.assert_allclose(phi(Z), whole, atol=1e-5)
-
-
 def test_the_projection_is_copied_once_per_device(monkeypatch):
     copies = []
 
@@ -245,14 +236,6 @@ def test_a_source_may_not_redefine_the_maps_own_fields():
         RandomFeatures(3, 4, source={"seed": 1})
     with pytest.raises(Refused):
         RandomFeatures(3, 4, source={"weights": b"raw"})
-
-
-def test_features_of_the_wrong_width_are_refused():
-    phi = RandomFeatures(3, 4)
-    with pytest.raises(ValueError, match="Z must have 3 columns"):
-        phi(np.ones((2, 4)))
-    with pytest.raises(ValueError, match="Z must have 3 columns"):
-        next(phi.blocks(np.ones((2, 4))))
 
 
 @pytest.mark.parametrize(("bad", "name"), [(np.nan, "NaN"), (np.inf, "infinity")])

@@ -119,12 +119,6 @@ def test_arrays_of_bools_strs_and_tensors_are_accepted_as_labels():
     assert encode_labels(np.array([]), 0)[0] == ()
 
 
-def test_nan_in_a_float_array_is_missing():
-    classes, codes = encode_labels(np.array([2.0, np.nan, 1.0]), 3)
-    assert classes == (1, 2)
-    assert codes.tolist() == [1, MISSING, 0]
-
-
 @pytest.mark.parametrize("y", [np.array([0.5, 1]), np.array([b"a", b"b"]), np.array([1j, 2])])
 def test_arrays_of_other_kinds_are_refused(y):
     with pytest.raises(ValueError, match="integer or a string"):

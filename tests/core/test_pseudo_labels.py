@@ -179,11 +179,6 @@ def test_a_row_without_direction_is_never_accepted():
     assert result.labels == ["a", None]
 
 
-def test_the_threshold_itself_is_accepted():
-    Z = np.array([[1.0, 0.0], [2.0, 0.0]])
-    assert prototype_labels(Z, ["a", None], tau=1.0).labels == ["a", "a"]
-
-
 def test_with_a_single_class_the_score_must_exceed_a_higher_threshold():
     H = np.array([[1.0, 0.0], [1.0, 0.0], [0.1, 1.0]])
     assert margin_labels(H, ["a", None, None]).labels == ["a", "a", None]

@@ -261,12 +261,6 @@ class TestSummarizer:
             streaming.update(H, y)
         assert streaming.finish().content_digest() == before
 
-    def test_zero_rows_pass_through_a_compression(self):
-        streaming = Summarizer(3, 1, max_bytes=24 * 3 * 3 + 48 * 9)
-        streaming.update(np.zeros((7, 3)), [0] * 7)
-        s = streaming.finish()
-        assert (s.rank, s.accounts.n_rows, s.counts) == (0, 7, (7,))
-
     def test_a_batch_of_more_classes_than_the_memory_can_center_is_refused(self):
         streaming = Summarizer(3, 1, max_bytes=24 * 3 * 4 + 48 * 16)
         with pytest.raises(ValueError, match=r"2 classes needs room for 5 rows.* allows 4"):

@@ -96,11 +96,6 @@ def test_members_in_the_reference_are_left_out():
     assert measure(summary(w, 5), w.Z, w.y, *mixed) == leak_of(summary(w, 5), w)
 
 
-def test_the_same_seed_gives_the_same_figures():
-    w = world()
-    assert leak_of(summary(w, 5), w) == leak_of(summary(w, 5), w)
-
-
 def test_labels_are_names_and_unknown_or_missing_ones_are_left_out():
     w = world()
     names = np.array(["b", "a", "c"], dtype=object)

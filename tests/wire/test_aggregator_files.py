@@ -29,30 +29,11 @@ def test_a_loaded_aggregator_continues_bit_for_bit(form, tmp_path):
     assert fedran.save(agg, tmp_path / "a") == (tmp_path / "a").stat().st_size
     loaded = fedran.load(tmp_path / "a")
     assert type(loaded) is fedran.Aggregator
+    assert (loaded.fingerprint, loaded.absorbed) == (agg.fingerprint, agg.absorbed)
     assert fedran.encode(loaded) == fedran.encode(agg)
     assert loaded.solve().weights.tobytes() == agg.solve().weights.tobytes()
     never_saved = continued(half_done(form), form)
     assert continued(loaded, form) == continued(agg, form) == never_saved
-
-
-@pytest.mark.parametrize("form", AGGREGATORS)
-def test_a_loaded_aggregator_has_every_attribute_and_knows_its_uploads(form, tmp_path):
-    agg = half_done(form)
-    fedran.save(agg, tmp_path / "a")
-    loaded = fedran.load(tmp_path / "a")
-    for name in ("out_features", "dtype", "fingerprint", "classes"):
-        assert getattr(loaded, name) == getattr(agg, name)
-    for name in ("counts", "accounts", "absorbed", "rank"):
-        assert getattr(loaded, name) == getattr(agg, name)
-    rank, center = 1 if form == "stack" else 3, CENTER_OF.get(form, "class")
-    assert not loaded.absorb(upload(1, rank=rank, center=center), client="c1", task="t0")
-
-
-@pytest.mark.parametrize("form", AGGREGATORS)
-def test_an_empty_aggregator_is_saved_and_loaded(form, tmp_path):
-    agg = fedran.Aggregator(32, **AGGREGATORS[form])
-    fedran.save(agg, tmp_path / "a")
-    assert continued(fedran.load(tmp_path / "a"), form) == continued(agg, form)
 
 
 @pytest.mark.parametrize("field", ["eps_G", "eps_G_fro", "eps_quant"])

@@ -126,13 +126,3 @@ def test_a_crash_leaves_the_old_file_and_nothing_else(call, crash, tmp_path, mon
     monkeypatch.undo()
     assert path.read_bytes() == old
     assert os.listdir(tmp_path) == ["state"]
-
-
-def test_bytes_are_synced_before_the_rename(tmp_path, monkeypatch):
-    calls = []
-    for name in ("fsync", "replace"):
-        real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *a, n=name, r=real: (calls.append(n), r(*a))[1])
-    fedran.save(summary(), tmp_path / "a")
-    assert calls == ["fsync", "replace", "fsync"][: len(calls)]
-    assert calls[:2] == ["fsync", "replace"]

@@ -9,17 +9,6 @@ import fedran
 from helpers.wire.messages import AGGREGATORS, CENTERS, half_done, set_field, summary, tampered
 
 
-@pytest.mark.parametrize("form", AGGREGATORS)
-def test_a_damaged_file_of_an_aggregator_is_refused_by_name(form, tmp_path):
-    blob = fedran.encode(half_done(form))
-    path = tmp_path / "state"
-    middle = len(blob) // 2
-    for damaged in (blob[:middle], blob[:middle] + b"\0" + blob[middle + 1 :] + b"\0", b""):
-        path.write_bytes(damaged)
-        with pytest.raises(fedran.Refused, match="state"):
-            fedran.load(path)
-
-
 @pytest.mark.parametrize("center", CENTERS)
 @pytest.mark.parametrize("form", ["stack", "float64"])
 def test_uploads_whose_sum_overflows_cannot_spoil_the_state(form, center, tmp_path):

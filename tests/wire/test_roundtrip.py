@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import fedran
 from fedran.core.sums.class_sums import ClassSums
 from fedran.wire import summary_codec
-from helpers.wire.messages import CENTERS, PRECISIONS, Message, solved_head, summary
+from helpers.wire.messages import CENTERS, PRECISIONS, solved_head, summary
 
 FORMS = [(p, 5.0) for p in PRECISIONS] + [("mixed", b) for b in (2.0, 3.5, 14.0)]
 
@@ -94,18 +94,6 @@ def test_the_accounts_state_the_exact_error(precision, bits, center):
     assert back.accounts.eps_G - s.accounts.eps_G == pytest.approx(spectral, abs=rounding)
     assert back.accounts.eps_G_fro - s.accounts.eps_G_fro == pytest.approx(frobenius, abs=rounding)
     assert back.accounts.eps_B == pytest.approx(sums, rel=1e-6, abs=1e-12)
-
-
-def test_rounding_of_the_class_sums_alone_enters_eps_G():
-    """One row per class leaves no residual, so the whole error is that of the sums."""
-    H = np.random.default_rng(0).standard_normal((6, 40))
-    s = fedran.summarize(H, list(range(6)))
-    back = round_trip(s, "mixed", 3.0)
-    assert (s.rank, s.accounts.eps_G) == (0, 0.0)
-    G = back.class_sums @ back.class_sums.T
-    exact = np.linalg.norm(H.T @ H - G, 2)
-    assert back.accounts.eps_G == pytest.approx(exact, rel=1e-9)
-    assert exact > 1e-3 * s.accounts.energy
 
 
 @pytest.mark.parametrize("center", CENTERS)
@@ -217,28 +205,10 @@ def test_summaries_without_rows_energy_or_classes_arrive(precision, bits):
 
 
 @pytest.mark.parametrize(("precision", "bits"), FORMS)
-@pytest.mark.parametrize("center", CENTERS)
-def test_one_row_of_one_feature_and_a_zero_class_sum_arrive(precision, bits, center):
-    back = round_trip(fedran.summarize(np.array([[3.0]]), ["a"], center=center), precision, bits)
-    assert back.rank == (0 if center else 1)
-    assert float(_gram(back)[0, 0]) == pytest.approx(9.0)
-    assert float(back.class_sums[0, 0]) == pytest.approx(3.0)
-    H = np.array([[1.0, 2.0], [-1.0, -2.0], [3.0, 1.0]])
-    back = round_trip(fedran.summarize(H, list("aab"), center=center), precision, bits)
-    assert not back.class_sums[:, 0].any()
-
-
-@pytest.mark.parametrize(("precision", "bits"), FORMS)
 def test_a_class_sum_whose_squares_underflow_arrives(precision, bits):
     H = np.random.default_rng(0).random((4, 5)) * [[1.0], [1.0], [1e-170], [5e-324]]
     back = round_trip(fedran.summarize(H, list("aabc")), precision, bits)
     assert np.all(np.abs(back.class_sums[:, 1:]) <= 1e-170)
-
-
-def test_zero_columns_are_not_sent():
-    s = summary(rank=3)
-    wide = replace(s, factor=np.concatenate([0 * s.factor[:, :1], s.factor], axis=1))
-    assert round_trip(wide, "float32").rank == 3
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -282,18 +252,6 @@ def test_same_object_same_bytes_and_digest(precision):
     assert fedran.decode(bytearray(blob)).digest == fedran.decode(memoryview(blob)).digest
 
 
-def test_the_memory_layout_does_not_change_the_bytes():
-    s = summary()
-    sums = replace(s.sums, sums=s.class_sums.copy("F"))
-    other = replace(s, factor=np.asfortranarray(s.factor), sums=sums)
-    assert fedran.encode(s) == fedran.encode(other)
-
-
-def test_only_the_classes_of_the_client_are_sent():
-    blob = fedran.encode(summary(labels=("ant",)))
-    assert Message.of(blob).fields["classes"] == ["ant"]
-
-
 def test_head_round_trip():
     head = solved_head()
     blob = fedran.encode(head)
@@ -306,44 +264,25 @@ def test_head_round_trip():
     assert back.digest == hashlib.sha256(blob).hexdigest()
 
 
-@pytest.mark.parametrize("ridge", [1e-20, 1e20, 1e300])
-def test_a_head_of_an_extreme_ridge_arrives(ridge):
-    agg = fedran.Aggregator(16)
-    agg.absorb(summary(), client="a", task="t")
-    head = agg.solve(fedran.Ridge.absolute(ridge))
-    assert fedran.decode(fedran.encode(head), fedran.Head).classes == head.classes
-
-
-def test_a_head_whose_diagnosis_is_infinite_is_refused_by_name():
-    head = solved_head()
-    spoilt = replace(head, diagnosis=replace(head.diagnosis, condition=float("inf")))
-    with pytest.raises(ValueError, match="condition"):
-        fedran.encode(spoilt)
-
-
 def test_wrong_arguments_of_encode_and_decode_are_named():
-    with pytest.raises(TypeError, match="a Summary, a Mixture, a Head or an Aggregator, got int"):
-        fedran.encode(3)
-    with pytest.raises(ValueError, match=r"precision must be one of .*'bfloat16'"):
-        fedran.encode(summary(), "bfloat16")
-    for bits in (1.9, 14.1, float("nan")):
-        with pytest.raises(ValueError, match=r"bits must lie in 2 \.\. 14"):
-            fedran.encode(summary(), bits=bits)
-    head = solved_head()
-    with pytest.raises(ValueError, match="NaN or infinite weights"):
-        fedran.encode(replace(head, weights=head.weights * np.nan))
-    with pytest.raises(TypeError, match="Summary, Mixture, Head or Aggregator, got <class 'int'>"):
-        fedran.decode(b"", int)
-    with pytest.raises(TypeError, match="a message is bytes, got str"):
-        fedran.decode("text")
-
-
-def test_encode_refuses_options_that_the_kind_does_not_have():
-    for obj in (solved_head(), fedran.Aggregator(4)):
-        with pytest.raises(ValueError, match="max_bytes applies to summaries and mixtures only"):
-            fedran.encode(obj, max_bytes=10**6)
-        with pytest.raises(ValueError, match="leave out precision='float32'"):
-            fedran.encode(obj, "float32")
+    head, s = solved_head(), summary()
+    wrong = {
+        "got int": lambda: fedran.encode(3),
+        "bfloat16": lambda: fedran.encode(s, "bfloat16"),
+        "got 1.9": lambda: fedran.encode(s, bits=1.9),
+        "got nan": lambda: fedran.encode(s, bits=float("nan")),
+        "weights": lambda: fedran.encode(replace(head, weights=head.weights * np.nan)),
+        "condition": lambda: fedran.encode(
+            replace(head, diagnosis=replace(head.diagnosis, condition=float("inf")))
+        ),
+        "max_bytes": lambda: fedran.encode(head, max_bytes=10**6),
+        "float32": lambda: fedran.encode(head, "float32"),
+        "<class 'int'>": lambda: fedran.decode(b"", int),
+        "got str": lambda: fedran.decode("text"),
+    }
+    for named, call in wrong.items():
+        with pytest.raises((TypeError, ValueError), match=named):
+            call()
 
 
 def test_sums_beyond_float32_need_float64():

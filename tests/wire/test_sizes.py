@@ -63,14 +63,6 @@ def test_predicted_sizes_follow_the_rows_per_class(features, rows):
     assert 0.85 * sent < stated < 1.25 * sent
 
 
-def test_predicted_head_sizes_are_close_to_real_heads(features):
-    phi, H, y = features
-    agg = fedran.Aggregator(phi.out_features)
-    agg.absorb(fedran.summarize(H, y, fingerprint=phi.fingerprint), client="a", task="t")
-    sent = len(fedran.encode(agg.solve()))
-    assert abs(head_bytes(phi.out_features, 10) - sent) < 0.08 * sent
-
-
 @settings(deadline=None)
 @given(
     budget=st.integers(1, 10**8),
@@ -84,13 +76,7 @@ def test_the_largest_rank_fits_and_the_next_does_not(budget, M, C, bits):
     assert p.upload == upload_bytes(M, p.rank, C, bits)
     assert p.upload <= budget or p.rank == 0
     assert p.rank == M or upload_bytes(M, p.rank + 1, C, bits) > budget
-
-
-def test_a_real_upload_of_the_planned_rank_fits(features):
-    phi, H, y = features
-    p = fedran.plan(100_000, out_features=phi.out_features, n_classes=10)
-    s = fedran.summarize(H, y, rank=p.rank, fingerprint=phi.fingerprint)
-    assert len(fedran.encode(s)) < 1.05 * 100_000
+    assert p.download == head_bytes(M, C)
 
 
 def test_max_bytes_holds_for_any_data(features):
@@ -104,13 +90,6 @@ def test_max_bytes_holds_for_any_data(features):
         assert smaller.accounts.cut >= s.accounts.cut
     with pytest.raises(ValueError, match="max_bytes=1000 is too small: 10 class sums"):
         fedran.encode(s, max_bytes=1000)
-
-
-def test_a_plan_states_the_costs_of_a_rank():
-    p = fedran.plan(out_features=1000, n_classes=5, rank=100, classes_seen=20)
-    assert (p.rank, p.budget) == (100, None)
-    assert p.upload == upload_bytes(1000, 100, 5)
-    assert p.download == head_bytes(1000, 20)
 
 
 @pytest.mark.parametrize(("group_size", "min_group"), [(5, 1), (3, 1), (6, 5), (12, 10), (8, 4)])
@@ -149,27 +128,13 @@ def test_a_mixture_is_planned_where_the_rank_that_fits_is_small(budget, M, d, n,
         assert mixture_bytes(d, n, 10, p.group_size - 1, min_group) > budget
 
 
-def test_without_rows_or_with_a_given_rank_a_plan_knows_summaries_only():
-    for known in ({"in_features": 20}, {"n_rows": 500}):
-        assert fedran.plan(9000, out_features=500, n_classes=2, **known).group_size is None
-    p = fedran.plan(rank=3, out_features=500, n_classes=2, in_features=20, n_rows=500)
-    assert (p.message, p.group_size) == ("summary", None)
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
         ({}, "budget_bytes or rank"),
         ({"budget_bytes": 9, "rank": 9}, "budget_bytes or rank"),
-        ({"budget_bytes": 0}, "budget_bytes"),
         ({"budget_bytes": float("nan")}, "budget_bytes"),
-        ({"rank": 0}, "rank"),
         ({"rank": 101}, "rank"),
-        ({"rank": 9, "out_features": 0}, "out_features"),
-        ({"rank": 9, "n_classes": -1}, "n_classes"),
-        ({"rank": 9, "in_features": 0}, "in_features"),
-        ({"rank": 9, "n_rows": 0}, "n_rows"),
-        ({"rank": 9, "min_group": 0}, "min_group"),
         ({"rank": 9, "classes_seen": -1}, "classes_seen"),
         ({"rank": 9, "bits": 15}, "bits"),
     ],
@@ -183,22 +148,6 @@ def test_wrong_arguments_of_plan_are_named(options, named):
 def test_text_that_is_no_size_in_bytes_is_refused(text):
     with pytest.raises(ValueError, match="expected a size"):
         parse_bytes(text)
-
-
-def test_a_mixture_has_at_least_one_group_per_class():
-    p = fedran.plan(20_000, out_features=8192, n_classes=100, in_features=1280, n_rows=1000)
-    assert p.group_size is None
-    rng = np.random.default_rng(0)
-    phi = fedran.RandomFeatures(1280, 8)
-    m = fedran.condense(np.abs(rng.standard_normal((1000, 1280))), np.arange(1000) % 100, phi, 69)
-    assert len(fedran.encode(m)) > 20_000
-
-
-def test_a_plan_for_any_number_of_rows_takes_no_time():
-    p = fedran.plan(10**6, out_features=64, n_classes=2, in_features=64, n_rows=10**12)
-    assert p.group_size is not None
-    sizes = [mixture_bytes(64, 10**12, 2, size) for size in (p.group_size - 1, p.group_size)]
-    assert sizes[0] > 10**6 >= sizes[1] == p.mixture_upload
 
 
 def test_a_plan_never_has_more_columns_than_the_rows_span():

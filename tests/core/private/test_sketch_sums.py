@@ -70,11 +70,6 @@ def test_an_aware_omega_spans_the_factor_and_needs_eight_bits():
     assert np.linalg.norm(Q.T @ leading) > 0.8
 
 
-def test_an_aware_omega_of_nothing_is_blind():
-    omega = aware_omega(np.zeros((50, 0)), 5, seed=1)
-    assert np.linalg.matrix_rank(omega) == 5
-
-
 def test_the_same_seed_gives_the_same_omega_and_another_task_another_one():
     first = blind_omega(30, 4, (7, 0))
     assert np.array_equal(first, blind_omega(30, 4, (7, 0)))
@@ -112,8 +107,3 @@ def test_totals_of_different_shapes_do_not_add():
             first + other
     with pytest.raises(TypeError):
         first + 1
-
-
-def test_a_vector_of_another_length_is_refused():
-    with pytest.raises(Refused, match="a vector of 24 entries"):
-        SketchSums.from_vector(np.zeros(23), CLASSES, 4, 2)

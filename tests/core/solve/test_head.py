@@ -87,15 +87,6 @@ def test_a_head_needs_one_column_per_class_in_order(weights, classes):
         head(weights, classes)
 
 
-def test_the_repr_of_a_head_contains_the_diagnosis():
-    text = repr(head(np.eye(2), (0, 1)))
-    for part in ("M=2", "classes=2", "test", "lambda 1", "condition"):
-        assert part in text
-    assert "error of the weights at most 0.25" in str(replace(FINE, eps_W=0.25))
-    unbounded = replace(FINE, eps_W=np.finfo(np.float64).max)
-    assert "error of the weights not bounded" in str(unbounded)
-
-
 def test_a_row_is_rejected_if_another_label_is_close_to_the_best():
     codes = np.zeros(99, dtype=np.int64)
     scores = np.linspace(0.005, 0.985, 99)[:, None] * [0.0, 1.0]

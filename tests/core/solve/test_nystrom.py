@@ -118,17 +118,6 @@ def test_small_eigenvalues_do_not_amplify_errors():
     assert spectral(rebuilt(summary) - W) < 50 * error * np.sqrt(M) < spectral(naive - W)
 
 
-def test_a_packed_gram_gives_the_summary_of_the_rows():
-    rng = np.random.default_rng(0)
-    H, y = features(rng, 60, 20, 0.3), rng.choice(CLASSES, 60)
-    total = sketch_sums(H, y, CLASSES)
-    summary = sketch_to_summary(total, None).validate()
-    best = fedran.summarize(H, y, None)
-    assert summary.rank == best.rank
-    np.testing.assert_allclose(summary.sigma, best.sigma, rtol=1e-5)
-    np.testing.assert_allclose(summary.accounts.cut, 0.0, atol=1e-5 * summary.accounts.energy)
-
-
 def test_an_aggregator_absorbs_the_rebuilt_summary_and_solves_as_with_the_rows():
     rng = np.random.default_rng(0)
     phi = fedran.RandomFeatures(6, 40, seed=1)

@@ -1,6 +1,5 @@
 from dataclasses import fields
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,13 +29,6 @@ def test_worst_cases_are_maxima_and_everything_else_adds(a, b):
         assert getattr(a + b, f.name) == (max(x, y) if f.name in MAXIMA else x + y)
 
 
-def test_empty_accounts_have_zero_fractions():
-    assert Accounts().cut_fraction == 0.0
-    assert Accounts().mean_row_energy == 0.0
-    some = Accounts(n_rows=4, energy=8.0, cut=2.0)
-    assert (some.cut_fraction, some.mean_row_energy) == (0.25, 2.0)
-
-
 def test_a_local_truncation_sets_the_clients_share():
     cut = Accounts(n_rows=2, energy=10.0).after_local_cut(Loss(1.0, 2.0, 3.0))
     assert (cut.cut, cut.eps_G, cut.eps_G_fro, cut.eta_loc) == (3.0, 1.0, 2.0, 0.3)
@@ -59,8 +51,3 @@ def test_quantisation_adds_to_every_bound_but_not_to_the_cut():
     after = Accounts(energy=10.0, eps_G=1.0).after_quantisation(0.5, 0.7, 0.2)
     assert (after.eps_G, after.eps_G_fro, after.eps_quant) == (1.5, 0.7, 0.5)
     assert (after.eps_B, after.cut) == (0.2, 0.0)
-
-
-def test_accounts_cannot_be_changed():
-    with pytest.raises(AttributeError):
-        Accounts().n_rows = 3
