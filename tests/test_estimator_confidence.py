@@ -41,8 +41,6 @@ def learn(how, X, y) -> FedRANClassifier:
     clf = FedRANClassifier(out_features=512)
     if how == "fit":
         return clf.fit(X, y)
-    if how == "rank":
-        return clf.set_params(rank=200).fit(X, y)
     if how == "partial_fit":
         for i in range(0, len(X), 100):
             clf.partial_fit(X[i : i + 100], y[i : i + 100])
@@ -65,7 +63,6 @@ def expected_calibration_error(P, y, bins=15) -> float:
     ("how", "excess", "error"),
     [
         ("fit", 1.02, 0.02),
-        ("rank", 1.05, 0.03),
         ("partial_fit", 1.10, 0.03),
         ("new classes", 1.05, 0.025),
         ("sum", 1.10, 0.03),

@@ -26,8 +26,6 @@ def blobs():
     [
         ({"out_features": 0}, "out_features"),
         ({"out_features": 2.5}, "out_features"),
-        ({"rank": 0}, "rank"),
-        ({"rank": 1.5}, "rank"),
         ({"ridge": 0.0}, "ridge"),
         ({"ridge": -1.0}, "ridge must be a finite, positive number, got -1.0"),
         ({"random_state": -1}, "seed"),

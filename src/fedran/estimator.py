@@ -15,7 +15,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedran.core._linalg.arrays import check_weights, require_dense
-from fedran.core._linalg.truncation import check_rank
 from fedran.core.errors import Refused, printable
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import columns_hash
@@ -64,9 +63,6 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``RandomFeatures``.
     bias:
         Whether a constant is appended to every row, so that the model can use the row's length.
-    rank:
-        None for the exact Gram. An int or a share of the energy in (0, 1] solves from the
-        leading part only, as a federation with such uploads would.
     ridge:
         How much the weights are shrunk, as a multiple of the default rule: 10 gives ten times its
         lambda. ``fedran.Ridge.GRID`` is a grid to search. A ``fedran.Ridge`` sets lambda
@@ -117,7 +113,6 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         out_features: int = 2048,
         kind: Kind = "cosine",
         bias: bool = True,
-        rank: int | float | None = None,
         ridge: Ridge | float = 1.0,
         random_state: int | None = 0,
         scaler: FederatedScaler | None = None,
@@ -125,7 +120,6 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.out_features = out_features
         self.kind = kind
         self.bias = bias
-        self.rank = rank
         self.ridge = ridge
         self.random_state = random_state
         self.scaler = scaler
@@ -157,7 +151,6 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The calibration takes scores from before the batch was absorbed. Where there is no model
         yet, or where the batch has new classes, it takes leave-one-out scores instead.
         """
-        check_rank(self.rank)
         Ridge.parse(self.ridge)
         batch = self._checked(X, y, sample_weight, reset=fresh)
         scaler = self.scaler if fresh else self.scaler_
@@ -236,7 +229,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         chosen = np.unique(np.linspace(0, len(batch.X) - 1, LEFT_OUT_ROWS).astype(int))
         H = np.concatenate([H for _, H in _learned_blocks(self.phi_, batch.X[chosen])])
-        head, leverages = self._total().solve_with_leverages(H, self.ridge, self.phi_.fingerprint)
+        head, leverages = self._learned.solve_with_leverages(H, self.ridge, self.phi_.fingerprint)
         codes = recode(batch.codes[chosen], batch.labels, head.classes)
         w = np.ones(len(chosen)) if batch.weights is None else batch.weights[chosen]
         scores = head.scores(H.astype(np.float64))
@@ -273,16 +266,8 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The solved head. It is computed on first use after new data."""
         check_is_fitted(self, "classes_")
         if "head" not in self._solved:
-            self._keep(self._total().solve(self.ridge, self.phi_.fingerprint))
+            self._keep(self._learned.solve(self.ridge, self.phi_.fingerprint))
         return self._solved["head"]
-
-    def _total(self) -> ExactSum:
-        """What the head is solved from: everything learned, or its leading part."""
-        if self.rank is None:
-            return self._learned
-        total = ExactSum(self.phi_.out_features, self._learned.dtype, stack=False)
-        total.add_summary(self._learned.summary(self.rank, self.phi_.fingerprint))
-        return total
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.floating]:
         """Scores (n, C); for two classes one column, positive for ``classes_[1]``."""
@@ -327,7 +312,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """How much of each row is unlike everything learned, from 0 to 1 (``Head.novelty``)."""
         head = self.head_
         if head.seen is None:
-            seen = seen_directions(self._total().gram(), NOVELTY_RANK, head.diagnosis.lam)
+            seen = seen_directions(self._learned.gram(), NOVELTY_RANK, head.diagnosis.lam)
             head = self._solved["head"] = replace(head, seen=seen)
         return np.concatenate([head.novelty(H) for _, H in self._mapped(X)])
 
@@ -414,6 +399,5 @@ def _common_parameters(clf: FedRANClassifier) -> dict[str, Any]:
         "bias": phi.bias,
         "random_state": phi.seed,
         "scaler": scaler and f"{scaler:.12}...",
-        "rank": clf.rank,
         "ridge": clf.ridge,
     }

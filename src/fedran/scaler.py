@@ -112,12 +112,6 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  #
         dtype = rows.dtype if rows.dtype in FLOATS else np.dtype(np.float64)
         return ((rows - self.mean_) / self.scale_).astype(dtype, copy=False)
 
-    def inverse_transform(self, X: ArrayLike) -> NDArray[np.floating]:
-        """X * scale + mean, in the dtype of X."""
-        check_is_fitted(self, "mean_")
-        rows: NDArray[Any] = validate_data(self, X, reset=False, dtype=FLOATS)
-        return (rows * self.scale_ + self.mean_).astype(rows.dtype, copy=False)
-
     def __sklearn_tags__(self) -> Any:
         """Tells scikit-learn which dtypes are kept."""
         tags = super().__sklearn_tags__()

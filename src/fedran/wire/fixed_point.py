@@ -20,7 +20,6 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.private.sketch_sums import section_sizes
 from fedran.core.solve.nystrom import RoundingErrors
 
-MODULUS = 2**32
 DEVIATIONS = 6.0
 """Standard deviations within which entries of random features, and their products with the
 columns of Omega, lie: one of 10^9 is outside, and what is bounded here are sums over rows."""
@@ -106,7 +105,7 @@ class FixedPoint:
 
 def largest_code(n_sites: int) -> int:
     """The largest integer that ``n_sites`` sites may each add: the sum stays below 2^31."""
-    limit = (MODULUS // 2 - 1) // positive_integer(n_sites, "n_sites")
+    limit = (2**31 - 1) // positive_integer(n_sites, "n_sites")
     if limit < 1:
         raise ValueError(f"32 bits cannot hold a sum over {n_sites} sites")
     return limit

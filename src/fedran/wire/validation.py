@@ -19,7 +19,6 @@ from fedran.core.labels import Label, canonical, sort_key
 from fedran.core.solve.calibration import BINS, TEMPERATURES, Calibration
 from fedran.core.sums.accounts import Accounts
 
-MIB = 2**20
 Choice = TypeVar("Choice", bound=str)
 _INT64_MAX = 2**63 - 1
 MAX_ROWS, MAX_ENERGY = 2**40, 1e100
@@ -35,11 +34,11 @@ class Limits:
     the JSON is parsed.
     """
 
-    message: int = 256 * MIB
+    message: int = 2**28
     """Bytes of the whole message."""
-    header: int = 2 * MIB
+    header: int = 2**21
     """Bytes of its JSON header."""
-    decoded: int = 1024 * MIB
+    decoded: int = 2**30
     """Bytes of all arrays that decoding allocates."""
     out_features: int = 2**17
     classes: int = 20_000
@@ -54,7 +53,7 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
-FILE_LIMITS = Limits(message=2**40, header=256 * MIB, decoded=2**40, classes=10**7)
+FILE_LIMITS = Limits(message=2**40, header=2**28, decoded=2**40, classes=10**7)
 """For a server's own files, which are as large as its state."""
 
 
