@@ -22,7 +22,7 @@ from helpers.core.reference import quick
 @parametrize_with_checks(
     [
         FederatedScaler(),
-        FedRANClassifier(32, kind="relu", bias=False, rank=0.999, scaler=FederatedScaler()),
+        FedRANClassifier(32, kind="relu", bias=False, scaler=FederatedScaler()),
     ]
 )
 def test_scikit_learn_conventions(estimator, check):
