@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -123,12 +124,12 @@ class Group:
         """Whether it is ranked. References and yardsticks are shown but not ranked."""
         return self.first.family in {"analytic", "trained"}
 
-    @property
+    @cached_property
     def A_avg(self) -> Stat:
         """Mean over tasks of the accuracy in percent."""
         return Stat.of([r.A_avg for r in self.results])
 
-    @property
+    @cached_property
     def A_T(self) -> Stat:
         """Accuracy after the last task in percent."""
         return Stat.of([r.A_T for r in self.results])

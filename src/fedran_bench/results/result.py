@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ class Result:
         """Hash of configuration, stream and code version: equal for repeated runs."""
         return run_id(self.key, self.params, self.seeds, self.hashes, self.versions["fedran"])
 
-    @property
+    @cached_property
     def A(self) -> list[float]:
         """A_t in percent: accuracy over all test rows of the classes seen after task t."""
         return [
