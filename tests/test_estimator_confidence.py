@@ -117,7 +117,7 @@ def test_a_head_solved_from_a_summary_is_calibrated_on_other_rows(blobs):
     assert fresh.calibration.total == len(y) - 1
 
 
-@pytest.mark.parametrize("alpha", [0.005, 0.01, 0.02, 0.1])
+@pytest.mark.parametrize("alpha", [0.01, 0.1])
 @pytest.mark.parametrize("how", ["fit", "partial_fit", "sum"])
 def test_sets_hold_the_true_label_as_often_as_asked_for(digits, learned, how, alpha):
     _, _, X_test, y_test = digits
@@ -149,20 +149,6 @@ def test_classes_that_joined_later_need_a_calibration_of_the_whole(digits, learn
     clf.partial_fit(X[:9], y[:9])
     assert clf.head_.calibration.total == len(X) + 9
     assert clf.calibrate(X[:9], y[:9]).head_.calibration.total == 9
-
-
-def test_a_head_calibrates_anew_where_its_records_lack_classes(digits, learned):
-    _, _, X_test, y_test = digits
-    clf = learned("sum of sites without a common class")
-    H, half = clf.phi_(X_test), len(X_test) // 2
-    with pytest.raises(ValueError, match="of the 10 classes on average"):
-        clf.head_.prediction_sets(H, 0.01)
-    head = clf.head_.calibrate(H[: half // 2], y_test[: half // 2])
-    assert head.calibration.total == half // 2
-    head = head.calibrate(H[half // 2 : half], y_test[half // 2 : half])
-    assert head.calibration.total == half
-    sets = head.prediction_sets(H[half:], 0.01)
-    assert sets[np.arange(len(sets)), y_test[half:]].mean() > 1 - 0.01 - 0.015
 
 
 def test_rows_unlike_those_learned_are_more_novel(digits):

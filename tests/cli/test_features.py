@@ -1,12 +1,12 @@
 """``fedran features`` from the command line."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedran.cli.main import run
 from fedran.data.catalogue import load_dataset, load_images
 from fedran.data.feature_file import read_feature_file
 from fedran_bench.run.config import load_config
@@ -19,17 +19,11 @@ pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("COLUMNS", "80")
+def features(cli, monkeypatch, tmp_path):
+    """``fedran features`` in a folder and with a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        code = run(["features", *arguments])
-        out = capsys.readouterr()
-        return code, out.out, out.err
-
-    return call
+    return partial(cli, "features")
 
 
 @pytest.fixture
@@ -61,8 +55,8 @@ def model(tmp_path):
     return f"onnx:{tmp_path / 'mean.onnx'}"
 
 
-def test_features_of_a_folder_are_written_to_a_file(cli, images, model, tmp_path):
-    code, out, err = cli(str(images), "--backbone", model)
+def test_features_of_a_folder_are_written_to_a_file(features, images, model, tmp_path):
+    code, out, err = features(str(images), "--backbone", model)
     assert code == 0
     assert "8 training and 4 test images of insects" in err
     assert "12/12" in err
@@ -75,9 +69,9 @@ def test_features_of_a_folder_are_written_to_a_file(cli, images, model, tmp_path
     assert list((tmp_path / "cache" / "fedran" / "features").iterdir())
 
 
-def test_options_of_the_features_command(cli, images, model, tmp_path):
+def test_options_of_the_features_command(features, images, model, tmp_path):
     options = ("--out", "f.npz", "--store", "kept", "--batch-size", "5")
-    code, out, _ = cli(
+    code, out, _ = features(
         str(images), "--backbone", model, *options, "--mean", "0,0,0", "--std", "1,1,1"
     )
     assert code == 0
@@ -87,7 +81,7 @@ def test_options_of_the_features_command(cli, images, model, tmp_path):
         assert str(file["preprocessing"]) == "bicubic 8x8, (x - 0) / 255"
 
 
-def test_features_of_a_vision_transformer(cli, images, tmp_path):
+def test_features_of_a_vision_transformer(features, images, tmp_path):
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
 
@@ -97,7 +91,7 @@ def test_features_of_a_vision_transformer(cli, images, tmp_path):
     network = ViT(Sizes(width=64, depth=1, heads=1, patch=4, grid=2, hidden=8))
     save_file(network.state_dict(), tmp_path / "tiny.safetensors")
     options = ("--backbone", "vit:tiny.safetensors", "--std", "0.2,0.2,0.2", "--device", "cpu")
-    code, _, err = cli(str(images), *options)
+    code, _, err = features(str(images), *options)
     assert code == 0
     assert "vit-64x1x1-eps1e-06, 64 features, bicubic 8x8, (x - 127.5) / 51\n" in err
     assert "features can be negative: random features of kind cosine" in err
@@ -106,37 +100,37 @@ def test_features_of_a_vision_transformer(cli, images, tmp_path):
     batch = (torch.from_numpy(np.array(pixels, np.float32)).permute(2, 0, 1) - 127.5) / 51
     wanted = network(batch[None]).detach().numpy()[0]
     assert np.abs(data.X_train - wanted).max(axis=1).min() < 1e-5
-    code, _, err = cli(str(images), "--backbone", "vit:other.safetensors")
+    code, _, err = features(str(images), "--backbone", "vit:other.safetensors")
     assert code == 2
     assert "but other.safetensors does not exist" in err
 
 
-def test_the_features_command_reports_a_damaged_chunk(cli, images, model, tmp_path):
+def test_the_features_command_reports_a_damaged_chunk(features, images, model, tmp_path):
     arguments = (str(images), "--backbone", model, "--store", "kept")
-    assert cli(*arguments)[0] == 0
+    assert features(*arguments)[0] == 0
     chunk = next((tmp_path / "kept").glob("*/*.safetensors"))
     chunk.write_bytes(b"damaged")
-    code, _, err = cli(*arguments)
+    code, _, err = features(*arguments)
     assert code == 0
     assert "computed again" in " ".join(err.split())
 
 
-def test_errors_of_the_features_command_are_one_line(cli, images, model):
+def test_errors_of_the_features_command_are_one_line(features, images, model):
     for arguments, word in (
         (("cifar10",), "did you mean 'cifar100'"),
         ((str(images), "--backbone", "efficientnet"), "did you mean 'efficientnet-lite0'"),
         ((str(images), "--backbone", model, "--mean", "1,2"), "--mean: expected three numbers"),
         ((str(images), "--backbone", model, "--out", "x/y.npz"), "does not exist"),
     ):
-        code, _, err = cli(*arguments)
+        code, _, err = features(*arguments)
         assert code == 2
         assert word in err
         assert err.strip().splitlines()[-1].startswith("fedran: ")
 
 
-def test_a_feature_file_leads_back_to_its_images(cli, images, model):
+def test_a_feature_file_leads_back_to_its_images(features, images, model):
     """So that a benchmark can also measure what sending the images would cost."""
-    assert cli(str(images), "--backbone", model, "--out", "f.npz")[0] == 0
+    assert features(str(images), "--backbone", model, "--out", "f.npz")[0] == 0
     found = load_dataset("f.npz")
     assert found.images is not None
     assert found.images.encoded(0) == load_images(str(images)).train.encoded(0)
@@ -144,7 +138,7 @@ def test_a_feature_file_leads_back_to_its_images(cli, images, model):
     assert load_dataset("f.npz").images is None
 
 
-def test_the_tiny_vit_of_the_guide_runs(cli, tmp_path):
+def test_the_tiny_vit_of_the_guide_runs(features, tmp_path):
     """The script, the configuration and the commands of docs/how-to/vit.md, as they are written."""
     pytest.importorskip("transformers")
     page = (Path(__file__).parents[2] / "docs/how-to/vit.md").read_text(encoding="utf-8")
@@ -153,7 +147,7 @@ def test_the_tiny_vit_of_the_guide_runs(cli, tmp_path):
     exec(script, {})
     (tmp_path / "tiny.toml").write_text(config)
     extract = next(x for x in commands.splitlines() if x.startswith("$ fedran features "))
-    code, _, err = cli(*extract.split()[3:])
+    code, _, err = features(*extract.split()[3:])
     assert code == 0, err
     outcome = execute(load_config("tiny.toml"), tmp_path / "runs", Reporter())
     assert (outcome.done, outcome.failed) == (2, ())

@@ -75,12 +75,6 @@ def test_init_reads_a_table_once_with_any_column_of_labels(call, tmp_path, monke
     assert settings["columns"] == ["x", "z"]
 
 
-def test_sites_get_the_column_of_labels_also_without_a_table(call, tmp_path):
-    assert call("init", "t", "--sites", 1, "--in-features", 6, "--label", "sick")[0] == 0
-    site = tomllib.loads((tmp_path / "t" / "sites" / "site-1" / "site.toml").read_text())
-    assert site["label_column"] == "sick"
-
-
 def test_init_wants_one_description_of_the_features(call, tmp_path):
     both = ("--in-features", 6, "--features", "f.npz")
     refused(call("init", "t", *both), "one of --in-features, --features and --backbone")

@@ -17,20 +17,6 @@ def test_plan_finds_a_rank_for_a_budget_and_the_costs_of_a_rank(cli):
     assert "with --in-features and --rows, a mixture is considered too" in err
 
 
-def test_plan_says_first_that_the_rows_are_smaller(cli):
-    sizes = ("--out-features", "512", "--classes", "2", "--in-features", "30", "--rows")
-    _, out, _ = cli("plan", "--budget", "40KB", *sizes, "60")
-    first = "Your rows are smaller than this summary: 7.0 KiB in float32, not 18.6 KiB; "
-    assert out.startswith(f"{first}the mixture takes 1.6 KiB.\n")
-    assert "58  all that these rows have" in out
-    assert "summary  the rank is at least a sixteenth of the rows" in out
-    assert "accurate" not in out
-    _, out, _ = cli("plan", "--rank", "58", *sizes, "60")
-    assert out.startswith(f"{first}--budget 7200 keeps the message below.\n")
-    _, out, _ = cli("plan", "--budget", "40KB", *sizes, "600")
-    assert "Your rows" not in out
-
-
 def test_plan_names_no_mixture_that_leaves_out_the_classes_and_no_budget_that_is_too_small(cli):
     sizes = ("--out-features", "512", "--classes", "20", "--in-features", "10", "--rows")
     for rows in ("2", "20", "99"):  # a mixture leaves out classes with fewer than five rows

@@ -315,23 +315,6 @@ def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
     head = replace(agg.solve(), fingerprint=unnamed.features().fingerprint)
     fedran.save(head, tmp_path / "head.fedran")
     assert len(predicted(["a", "b", "c"], *listed)) == len(expected)
-    scaler = fedran.FederatedScaler().fit(frame[["b", "c", "a"]])
-    (tmp_path / "scaler.json").write_text(scaler.to_json())
-    scaled = replace(offer, source={"scaler": scaler.fingerprint_})
-    (tmp_path / "offer.json").write_text(json.dumps(scaled.fields()))
-    phi = scaled.features()
-    Z = pandas.DataFrame(scaler.transform(frame[["b", "c", "a"]]), columns=["b", "c", "a"])
-    Z = Z[["a", "b", "c"]].to_numpy()
-    agg = fedran.Aggregator(64, fingerprint=phi.fingerprint)
-    agg.absorb(fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint), client="a", task="t")
-    fedran.save(agg.solve(), tmp_path / "head.fedran")
-    options = (*listed, "--scaler", str(tmp_path / "scaler.json"))
-    expected = agg.solve().predict(phi(Z)).tolist()
-    assert predicted(["a", "b", "c"], *options) == predicted(["c", "b", "a"], *options) == expected
-    np.save(tmp_path / "rows.npy", X)  # without names, in the order of the head
-    array = ("predict", files[0], str(tmp_path / "rows.npy"), *options)
-    assert cli(*array)[1].splitlines() == expected
-    assert words.replace("'c'", "'b'") in cli(*array[:3], *options[2:])[2]
 
 
 def test_a_head_that_was_fitted_on_names_refuses_another_order(tmp_path, cli):

@@ -138,15 +138,6 @@ def test_nobody_waits_for_a_slow_lift(sites, tmp_path, monkeypatch):
     store.close()
 
 
-def test_a_budget_that_no_mixture_meets_is_refused_also_for_a_class_of_several_blocks(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(fedran.core._linalg.kmeans, "BLOCK_ROWS", 20)
-    site = site_of(tmp_path, *rows(600))
-    with pytest.raises(Refused, match="group means"):
-        site.prepare(replace(OFFER, message="mixture", budget_bytes=1024))
-
-
 def forged_parts(data, parts):
     """The upload with its accounts, or its only mixture part, changed to this number of parts."""
     message = fedran.decode(data)

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -123,12 +124,8 @@ def test_a_task_that_would_exceed_the_budget_of_a_person_is_refused(trial, caplo
     assert trial.run("june", epsilon=500.0, total_epsilon=both - 1) == "short"
     _, ledger, uploads = trial.learned()
     assert len(ledger) == len(uploads) == 1
-    sentence = (
-        f"task june is refused: total_epsilon is {both - 1:g}, of which 500 is spent; task june "
-        f"with epsilon 500 would raise this to {both:.3g} (at delta 1e-05); raise total_epsilon or "
-        "lower epsilon in server.toml"
-    )
-    assert sentence in caplog.text
+    sentence = re.search(r"task june is refused: .*server\.toml", caplog.text)[0]
+    assert all(f" {value:.3g}" in sentence for value in (500, both))
     with trial.store() as store:
         assert sentence.partition(": ")[2] in str(list(store.events.read()))
     trial.write_settings(epsilon=500.0, total_epsilon=both - 1)
