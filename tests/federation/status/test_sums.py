@@ -1,7 +1,6 @@
 """Secure sums in the status of a server and of a site."""
 
 import io
-import re
 
 import pytest
 
@@ -54,12 +53,6 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     page = " ".join(render("/sections", status).decode().split())
     assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in page
     assert status.roster in page
-    rows = [
-        re.sub("<[^>]*>", " ", row).split() for row in page.split("<tr>") if "newest task" in row
-    ]
-    assert rows[1][:4] == ["cohort-1", "cohort", "-", "-"], "no machine that could be connected"
-    assert rows[2][0] == "site-1"
-    assert rows[2][-3:] == ["-", "-", "-"], "bytes, rows and classes of one site are unknown"
 
 
 def test_a_site_that_cannot_add_its_rows_is_named_and_not_those_that_wait_for_it(

@@ -7,8 +7,6 @@ from fedran.federation.status.model import TaskStatus
 from fedran.wire.sizes import human_bytes
 
 NOTHING = "-"
-COMMANDS = ("forget", "release")
-"""Commands that solve a head; they are noted in place of the task."""
 
 
 def format_label(value: str | int) -> str:
@@ -57,12 +55,12 @@ def format_count(n: int, singular: str, plural: str | None = None) -> str:
 
 
 def format_origin(task: str) -> str:
-    """After what a head was solved: a task, late uploads, or a command of the owner.
+    """After what a head was solved: a task, late uploads, or a command noted in place of the task.
 
     >>> format_origin("may"), format_origin(""), format_origin("forget")
     ('task may', 'late uploads', 'the command forget')
     """
-    if task in COMMANDS:
+    if task in ("forget", "release"):
         return f"the command {task}"
     return f"task {task}" if task else "late uploads"
 

@@ -81,15 +81,9 @@ class SumStatus:
             return f"{waits}; {refused}" if refused else waits
         total = len(self.answered) + len(self.waiting) + len(self.refused)
         missing = f"missing {', '.join(self.waiting[:8])}" if self.waiting else ""
-        parts = (
-            f"{len(self.answered)} of {total} sites",
-            f"{self.needed} needed",
-            missing,
-            refused,
-        )
-        number = STAGES.index(Stage(self.stage)) + 1
-        exchange = f"exchange {number} of {len(STAGES)} ({self.stage})"
-        return f"{exchange}: {', '.join(part for part in parts if part)}"
+        parts = f"{len(self.answered)} of {total} sites", f"{self.needed} needed", missing, refused
+        exchange = f"exchange {STAGES.index(Stage(self.stage)) + 1} of {len(STAGES)} ({self.stage})"
+        return f"{exchange}: {', '.join(filter(None, parts))}"
 
 
 @dataclass(frozen=True)
