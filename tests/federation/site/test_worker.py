@@ -20,7 +20,7 @@ from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.site import worker as module
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
-from fedran.federation.site.upload import Site, backbone_loader
+from fedran.federation.site.upload import backbone_loader
 from fedran.federation.site.worker import (
     WorkerFailed,
     text_for_server,
@@ -89,11 +89,9 @@ ENDS = {
     "raises": ("raise ValueError('secret')", "expected rows and labels, got ValueError"),
     "leaves": ("sys.exit('secret')", "expected rows and labels, got SystemExit"),
     "interrupts": ("raise KeyboardInterrupt", "the process that makes the upload ended with"),
-    "vanishes": ("os._exit(3)", "the upload ended with status 3"),
     "silent": ("os._exit(0)", "the upload ended with status 0"),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "ended with signal 9; see the site's log"),
     "greedy": ("return np.ones((10**9, 6)), [0] * 10**9", "out of memory"),
-    "none": ("return None", "expected a pair of rows and labels, got NoneType"),
     "strange": ("return [[1, 2], [3]], [0, 1]", "task may: "),
 }
 
@@ -184,41 +182,6 @@ def test_text_of_foreign_exceptions_does_not_go_to_the_server(tmp_path, caplog):
     (path.parent / "site.key").chmod(0o600)
     path.write_text(path.read_text().replace('"."', '"nowhere"'))
     assert work(path, OFFER).text.startswith("task may: nowhere: no such folder")
-
-
-@linux
-def test_images_through_an_onnx_file_beside_the_configuration(tmp_path, capfd):
-    onnx = pytest.importorskip("onnx")
-
-    pytest.importorskip("onnxruntime")
-
-    pytest.importorskip("PIL")
-
-    from onnx import TensorProto, helper
-
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["a"]),
-        helper.make_node("Flatten", ["a"], ["y"]),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ("n", 3, 8, 8))
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", 3))
-    graph = helper.make_graph(nodes, "g", [x], [y])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    path = site_folder(tmp_path / "site", settings='backbone = "onnx:mean.onnx"\n')
-    onnx.save(made, path.parent / "mean.onnx")
-    labels = np.arange(30) % 3
-    pixels = np.random.default_rng(0).integers(0, 99, (30, 9, 12, 3)) + 150 * np.eye(3)[
-        labels
-    ].reshape(30, 1, 1, 3)
-    np.savez(path.parent / "may.npz", images=pixels.astype(np.uint8), labels=labels)
-    offer = replace(OFFER, in_features=3)
-    told = apart(path, offer)
-    assert "backbone 'onnx' at the site and 'test' at the server" in told
-    source = Site.load(path).backbone().source
-    assert apart(path, replace(offer, source=source)) == ""
-    summary = fedran.decode(open_envelope(outbox_of(path).envelope("may")).upload)
-    assert summary.accounts.n_rows == 30
-    assert dict(summary.fingerprint.fields)["weights"] == source["weights"]
 
 
 def test_a_backbone_is_loaded_from_the_sites_folder_or_by_name(tmp_path, monkeypatch):

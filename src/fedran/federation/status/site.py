@@ -115,8 +115,8 @@ def _uploads(folder: Path) -> list[Outcome]:
             classes=classes,
             withheld=[(label, n) for label, n in outbox.note(path.stem).get("withheld", [])],
         )
-        found.append((file.st_mtime, upload))
-    return [upload for _, upload in sorted(found, key=lambda pair: pair[0])]
+        found.append(upload)
+    return sorted(found, key=lambda upload: upload.at or 0.0)
 
 
 def _sums(files: SumFiles) -> Iterator[Outcome]:

@@ -31,7 +31,7 @@ MAX_SHOWN = 8
 
 def print_status(status: Status, console: Console) -> None:
     """Print the status of a server or of a site."""
-    for line in _site_overview(status) if status.client else _server_overview(status):
+    for line in _overview(status):
         console.print(line)
     if status.certificate_expires is not None:
         left = max(0.0, status.certificate_expires - status.at)
@@ -64,46 +64,36 @@ def print_status(status: Status, console: Console) -> None:
         console.print(f"  and {len(problems) - MAX_SHOWN} more; --json prints all")
 
 
-def _state(status: Status) -> str:
-    return "[green]running[/]" if status.running else "[red]not running[/]"
-
-
-def _checked(status: Status) -> str:
-    return "" if status.checked is None else f" (checked {format_age(status.at - status.checked)})"
-
-
-def _site_overview(status: Status) -> list[str]:
-    before = "" if status.running or status.checked is None else "when it ran last: "
-    disk = f"{format_bytes(status.disk_bytes)} on disk, {format_bytes(status.disk_free)} free"
-    head = "no classifier yet"
-    if status.head is not None:
-        classes = format_count(status.head.classes, "class", "classes")
-        head = f"classifier {classes}, received {format_age(status.at - status.head.at)}"
-    return [
-        f"[bold]{escape(status.client)}[/] of {escape(status.federation)}  site {_state(status)}",
-        f"{before}{escape(status.connection)}{_checked(status)}",
-        f"uploads and state {disk}",
-        head,
-    ]
-
-
-def _server_overview(status: Status) -> list[str]:
-    nodes = ""
-    if status.nodes is not None:
-        nodes = f", {format_count(status.nodes, 'node')} connected{_checked(status)}"
-    measured = f", {format_bytes(status.transport)} at the transport" * bool(status.transport)
-    records = "unreadable" if status.records is None else format_count(status.records, "upload")
-    head = "no classifier yet"
-    if found := status.head:
-        classes = format_count(found.classes, "class", "classes")
-        origin = f"after {escape(format_origin(found.task))} {format_age(status.at - found.at)}"
-        head = f"classifier {classes}, {origin}, accuracy {format_percent(found.accuracy)}"
-    return [
-        f"[bold]{escape(status.federation)}[/]  server {_state(status)}{nodes}",
-        f"uploads received {format_bytes(status.payload)}{measured}",
-        f"database {records}, {format_bytes(status.disk_bytes)} on disk",
-        head,
-    ]
+def _overview(status: Status) -> list[str]:
+    """Whether it runs, its connections, its disk and its classifier."""
+    state = "[green]running[/]" if status.running else "[red]not running[/]"
+    age = None if status.checked is None else status.at - status.checked
+    checked = "" if age is None else f" (checked {format_age(age)})"
+    disk, federation = f"{format_bytes(status.disk_bytes)} on disk", escape(status.federation)
+    if status.client:
+        before = "" if status.running or age is None else "when it ran last: "
+        lines = [
+            f"[bold]{escape(status.client)}[/] of {federation}  site {state}",
+            f"{before}{escape(status.connection)}{checked}",
+            f"uploads and state {disk}, {format_bytes(status.disk_free)} free",
+        ]
+    else:
+        nodes = "" if status.nodes is None else f", {format_count(status.nodes, 'node')} connected"
+        records = "unreadable" if status.records is None else format_count(status.records, "upload")
+        measured = f", {format_bytes(status.transport)} at the transport" * bool(status.transport)
+        lines = [
+            f"[bold]{federation}[/]  server {state}{nodes}{checked if nodes else ''}",
+            f"uploads received {format_bytes(status.payload)}{measured}",
+            f"database {records}, {disk}",
+        ]
+    if (head := status.head) is None:
+        return [*lines, "no classifier yet"]
+    origin, age = f"after {escape(format_origin(head.task))}", status.at - head.at
+    accuracy = f", accuracy {format_percent(head.accuracy)}"
+    if status.client:  # only the server knows these
+        origin, accuracy = "received", ""
+    classes = format_count(head.classes, "class", "classes")
+    return [*lines, f"classifier {classes}, {origin} {format_age(age)}{accuracy}"]
 
 
 def _print_open_task(task: TaskStatus, now: float, console: Console) -> None:
