@@ -17,7 +17,7 @@ from fedran.data.catalogue import dataset_title
 from fedran.data.dataset import Dataset
 from fedran_bench.methods.registry import make_method
 from fedran_bench.run.runner import PreparedJob, run
-from fedran_bench.streams.stream import make_stream
+from fedran_bench.streams import make_stream
 
 DATASETS = (
     "cifar100-efficientnet_lite0",

@@ -30,7 +30,7 @@ from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 from fedran.data.catalogue import dataset_title
 from fedran.wire.fixed_point import sketch_fixed_point, sketch_rounding
-from fedran_bench.streams.stream import Task, make_stream
+from fedran_bench.streams import Task, make_stream
 
 RHOS = (0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3.0, 6.0)
 HELD_OUT = 6000

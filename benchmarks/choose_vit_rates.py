@@ -33,7 +33,7 @@ from fedran.data.dataset import Dataset, as_images
 from fedran_bench.methods.prompted.base import PromptedMethod
 from fedran_bench.methods.registry import METHODS, make_method
 from fedran_bench.run.runner import PreparedJob, run
-from fedran_bench.streams.stream import make_stream
+from fedran_bench.streams import make_stream
 
 HELD_OUT = 0.2
 STREAM_SEED = 101

@@ -29,7 +29,7 @@ from fedran.leakage import Leakage, measure
 from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 from fedran.leakage.meter import SEARCHED, SINGLE
 from fedran.wire.sizes import human_bytes
-from fedran_bench.streams.partition import dirichlet
+from fedran_bench.streams import dirichlet
 
 ROOT = Path(__file__).resolve().parent.parent
 DATASETS = ("cifar100-efficientnet_lite0", "cifar100-vit_ti16")

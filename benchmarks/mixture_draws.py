@@ -19,7 +19,7 @@ import fedran
 from fedran.core.mixture import MixturePart
 from fedran.core.solve.ridge import solve_gram
 from fedran.data.catalogue import load_dataset
-from fedran_bench.streams.stream import make_stream
+from fedran_bench.streams import make_stream
 
 OUT_FEATURES, GROUP_SIZE, RHOS = 2048, 5, (0.005, 0.01, 0.02, 0.05, 0.1)
 Draw = tuple[np.ndarray, np.ndarray, np.ndarray]

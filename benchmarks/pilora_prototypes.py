@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from choose_vit_rates import held_out_rows
 from fedran.data.catalogue import load_dataset
 from fedran.data.dataset import Dataset
-from fedran_bench.methods.base import BaseMethod
 from fedran_bench.methods.prompted.frozen_vit import Embedded
 from fedran_bench.methods.prompted.pilora import PILoRA
+from fedran_bench.methods.protocol import BaseMethod
 from fedran_bench.methods.registry import make_method
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights
 from fedran_bench.run.runner import PreparedJob, run
-from fedran_bench.streams.stream import make_stream
+from fedran_bench.streams import make_stream
 
 TASKS, CLASSES_PER_TASK, BETA, SEED = 3, 10, 0.5, 101
 FEDERATED = {"n_rounds": 5, "epochs": 5}

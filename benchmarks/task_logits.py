@@ -33,11 +33,11 @@ from fedran_bench.methods.prompted.lora import pack_symmetric, unpack_symmetric
 from fedran_bench.methods.prompted.lorm import LoRM, damped, merge
 from fedran_bench.methods.prompted.steps import with_rows
 from fedran_bench.methods.protocol import ClientData, Spec
-from fedran_bench.methods.trained.training.fedavg import ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights
-from fedran_bench.methods.trained.training.local_training import ClientRound
-from fedran_bench.methods.trained.training.weights import average
-from fedran_bench.streams.stream import Stream, make_stream
+from fedran_bench.methods.trained.fedavg import ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights
+from fedran_bench.methods.trained.local_training import ClientRound
+from fedran_bench.methods.trained.weights import average
+from fedran_bench.streams import Stream, make_stream
 
 BETA, SEED, PER_TASK = 0.5, 101, 10
 """The seed is none of the seeds of the reported streams."""

@@ -29,10 +29,10 @@ import torch
 
 from fedran_bench.methods.protocol import ClientData, Spec
 from fedran_bench.methods.registry import make_method
-from fedran_bench.methods.trained.training.local_training import fast_convolutions
-from fedran_bench.methods.trained.training.messages import pack_tensors, unpack_tensors
-from fedran_bench.methods.trained.training.synthesis import Synthesis, SynthesisPlan
-from fedran_bench.methods.trained.training.weights import student_network, teacher_network
+from fedran_bench.methods.trained.local_training import fast_convolutions
+from fedran_bench.methods.trained.messages import pack_tensors, unpack_tensors
+from fedran_bench.methods.trained.synthesis import Synthesis, SynthesisPlan
+from fedran_bench.methods.trained.weights import student_network, teacher_network
 
 METHODS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 TASKS, ROUNDS, EPOCHS, CLIENTS, CLASSES = 5, 100, 2, 5, 20
@@ -162,9 +162,9 @@ def synthesis_seconds(job: Federation, full: Any, state: Any) -> float:
     with work.statistics, fast_convolutions(job.method.precision == "bfloat16"):
         images, _ = work.make_images(None)
         drawing = job.seconds(lambda: work.make_images(None))[0]
-        with work.statistics.paused():
-            work.distil(images)
-            distilling = job.seconds(lambda: work.distil(images))[0] / steps
+        work.statistics.listening = False
+        work.distil(images)
+        distilling = job.seconds(lambda: work.distil(images))[0] / steps
     distilled = max(0, full.planned_rounds - full.warmup) * full.distillation_steps
     return full.planned_rounds * drawing + distilled * distilling
 

@@ -2,10 +2,10 @@
 
     FEDRAN_DATA=... python benchmarks/vit_speed.py --device cuda --precision bfloat16
 
-First the seconds of a forward pass of the frozen network, per image: ``seconds_per_row`` of a
-configuration. Then one client trains on random images in the second task of a stream, first to warm
-up and then for the measurement. One line of JSON per method, with figures for steps that are
-launched one by one and for recorded ones: images per second of training, the seconds that a run of
+First the seconds of a forward pass of the frozen network, per image. Then one
+client trains on random images in the second task of a stream, first to warm up and then for the
+measurement. One line of JSON per method, with figures for steps that are launched one by one
+and for recorded ones: images per second of training, the seconds that a run of
 CIFAR-100 with 5 rounds of 5 epochs per task would train, images per second of inference, and the
 largest memory of the device. ``off_by`` is the relative distance between the two results.
 """
@@ -24,8 +24,8 @@ from fedran_bench.methods.prompted.base import VIT, PromptedMethod
 from fedran_bench.methods.prompted.frozen_vit import frozen_vit
 from fedran_bench.methods.protocol import ClientData, Spec
 from fedran_bench.methods.registry import METHODS, make_method
-from fedran_bench.methods.trained.training.messages import unpack_tensors
-from fedran_bench.methods.trained.training.rows import as_tensor
+from fedran_bench.methods.trained.messages import unpack_tensors
+from fedran_bench.methods.trained.rows import as_tensor
 
 VIT_METHODS = tuple(key for key in METHODS if issubclass(METHODS[key], PromptedMethod))
 IMAGES_PER_RUN = 50_000 * 25

@@ -193,7 +193,7 @@ def test_the_reference_holds_every_setting_with_type_default_and_explanation():
 
 
 def test_a_table_can_leave_out_the_settings_of_another_dataclass():
-    base = "fedran_bench.methods.trained.finetune.Finetune"
+    base = "fedran_bench.methods.trained.method.Finetune"
     lines = SCRIPT["table"]("fedran_bench.methods.trained.fedewc.FedEWC", base)
     names = [line.split("`")[1] for line in lines[2:]]
     assert names == ["weight_decay", "strength"]

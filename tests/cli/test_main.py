@@ -96,7 +96,7 @@ def test_python_m_fedran_is_the_same_command():
 def test_core_wire_and_bench_import_without_terminal_libraries():
     code = (
         "import sys; sys.modules['typer'] = sys.modules['rich'] = None\n"
-        "import fedran, fedran_bench.demo, fedran_bench.methods.registry\n"
+        "import fedran, fedran_bench.run.runner, fedran_bench.methods.registry\n"
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,8 +13,8 @@ from fedran.core._linalg.arrays import like
 from fedran.core.errors import Refused
 from fedran.core.features import KINDS, RandomFeatures, largest_row_norm, row_energy_range
 from fedran.core.fingerprint import Fingerprint
+from helpers.bench.toy_federation import random_features
 from helpers.core.reference import quick
-from helpers.toy_federation import random_features
 
 
 def test_the_projection_is_the_frozen_stream_of_the_legacy_generator():

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedran.cli.tables import print_numbers
-from fedran_bench.demo import (
-    BETA,
-    N_CLIENTS,
-    N_TASKS,
-    OUT_FEATURES,
-    PAPER_RANK,
-    RANK,
-    demo_steps,
-    run_demo,
-)
-from fedran_bench.results.metrics import client_seconds, server_seconds
+from fedran.data.catalogue import digits
+from fedran_bench.methods.registry import make_method
+from fedran_bench.results.grouping import client_seconds, server_seconds
+from fedran_bench.results.result import Result
+from fedran_bench.run.runner import PreparedJob, run
+from fedran_bench.streams import make_stream
 
+OUT_FEATURES, RANK = 1024, 64
+PAPER_RANK = 256  # M / 4, as in the paper
+N_TASKS, N_CLIENTS, BETA, SEED = 5, 5, 0.1, 1993
 NEXT = """
 [bold]How to read the table[/bold]
   A_t      accuracy in percent on all classes seen after task t. Nothing is
@@ -34,6 +35,34 @@ NEXT = """
               --rows 2000             the message for a byte budget
   fedran inspect FILE                 the content of an upload, a head, a server
   fedran bench run configs/digits.toml      every method on these digits"""
+
+
+def demo_runs() -> list[PreparedJob]:
+    """FedRAN with both messages and with the paper's settings, exact Gram, nearest means."""
+    dataset = digits()
+    stream = make_stream(
+        dataset.y_train, n_tasks=N_TASKS, n_clients=N_CLIENTS, beta=BETA, seed=SEED
+    )
+    chosen: list[tuple[str, dict[str, Any]]] = [
+        ("fedran", {"out_features": OUT_FEATURES, "rank": RANK}),
+        ("fedran-mixture", {"out_features": OUT_FEATURES}),
+        ("fedran-paper", {"out_features": OUT_FEATURES, "rank": PAPER_RANK}),
+        ("exact", {"out_features": OUT_FEATURES}),
+        ("fedncm", {}),
+    ]
+    return [PreparedJob(key, make_method(key, params), dataset, stream) for key, params in chosen]
+
+
+def run_demo(
+    runs: list[PreparedJob], progress: Callable[[str], None] = lambda _: None
+) -> Iterator[Result]:
+    """The results, one method after the other. Accuracies and bytes are the same every time."""
+    for prepared in runs:
+
+        def with_name(step: str, name: str = prepared.method.name) -> None:
+            progress(f"{name}, {step}")
+
+        yield run(prepared, progress=with_name)
 
 
 def demo() -> None:
@@ -55,8 +84,9 @@ def demo() -> None:
         console=console,
         transient=True,
     ) as bar:
-        job = bar.add_task("starting", total=demo_steps())
-        results = list(run_demo(lambda what: bar.update(job, advance=1, description=what)))
+        runs = demo_runs()
+        row = bar.add_task("starting", total=sum(prepared.steps for prepared in runs))
+        results = list(run_demo(runs, lambda what: bar.update(row, advance=1, description=what)))
     accuracies = [f"A_{t}" for t in range(1, N_TASKS)] + ["A_T", "A_avg"]
     print_numbers(
         console,

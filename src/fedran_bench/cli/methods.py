@@ -13,8 +13,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from fedran.core.errors import printable
-from fedran_bench.methods.registry import known_methods, make_method
+from fedran_bench.methods.registry import METHODS, make_method
 
 _CLAIMS = {
     "one_round": "one round per task",
@@ -42,12 +41,7 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all settings.")] = False,
 ) -> None:
     """List the methods of the benchmark, or show all about some of them."""
-    rows, broken = [describe_method(key) for key in keys or ()], {}
-    for key in () if keys else known_methods():
-        try:
-            rows.append(describe_method(key))
-        except Exception as error:  # a package from outside may raise anything
-            broken[key] = printable(str(error))
+    rows = [describe_method(key) for key in keys or METHODS]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -60,8 +54,6 @@ def methods(
         console.print(
             f"{FLAVOURS} {', '.join(r['key'] for r in rows if 'flavour' in r['settings'])}"
         )
-    for key, reason in broken.items():
-        console.print(escape(f"{key} cannot be loaded: {reason}"))
     console.print(f"\n{NOTE if keys else NEXT}")
 
 

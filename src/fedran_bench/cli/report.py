@@ -92,7 +92,6 @@ def report(
         return
     path = made.write(folder / "report" if out is None else out)
     typer.echo(f"{path}")
-    counts = counted(len(made.pages), "page"), counted(len(made.figures), "figure")
-    typer.echo(f"  {counts[0]}, {counts[1]} as SVG and PNG")
+    typer.echo(f"  {counted(len(made.pages), 'page')}, {counted(len(made.figures), 'figure')}")
     if open_page:
         webbrowser.open(path.resolve().as_uri())

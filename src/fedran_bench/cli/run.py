@@ -25,7 +25,6 @@ from rich.table import Column
 from fedran_bench.results.result import Result
 from fedran_bench.run.config import load_or_quick
 from fedran_bench.run.progress import PlainReporter, PlannedJob, Reporter, summary
-from fedran_bench.run.runner import TaskDone
 from fedran_bench.run.sweep import DEFAULT_OUT, HOW_TO_CONTINUE, execute, list_runs
 
 
@@ -84,10 +83,6 @@ def run(
             help="Number of runs at the same time.",
         ),
     ] = 1,
-    streams: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Also write the streams of the runs to this folder."),
-    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Open the data and list the runs without running them."),
@@ -117,9 +112,7 @@ def run(
         with ExitStack() as stack:
             bar = stack.enter_context(BarReporter(console)) if console.is_terminal else None
             reporter = bar or PlainReporter(sys.stdout)
-            outcome = execute(
-                experiment, out, reporter, device=device, workers=workers, streams=streams
-            )
+            outcome = execute(experiment, out, reporter, device=device, workers=workers)
     except KeyboardInterrupt:
         console.print(f"Stopped: {HOW_TO_CONTINUE}.", highlight=False)
         raise
@@ -177,10 +170,6 @@ class BarReporter(Reporter):
     def step(self, run: str, what: str) -> None:
         """Move the bar."""
         self._move(run, 1, f"{self.labels.get(run, run)}, {what}")
-
-    def task_done(self, run: str, done: TaskDone) -> None:
-        """Show the accuracy beside the bar."""
-        self._move(run, 0, f"{self.labels.get(run, run)}, {done}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print a line above the bar."""

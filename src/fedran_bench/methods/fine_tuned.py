@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.analytic.base import AnalyticMethod
-from fedran_bench.methods.base import BaseMethod
 from fedran_bench.methods.prompted.adapters import AdapterTuning
-from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
+from fedran_bench.methods.protocol import BaseMethod, Claims, ClientData, Spec, Uploads
 from fedran_bench.methods.yardsticks import SendImages
 
 TUNING = "task0-tuning"
@@ -212,38 +211,6 @@ class FineTuned(BaseMethod):
         _kept.clear()
         _kept[key] = [(X, found), *others[: MOST_KEPT - 1]]
         return found
-
-    def dump(self, state: ServerState) -> bytes:
-        """The state of the fine-tuning, or the final adapters and the state of ``inner``."""
-        if state.inner is None:
-            return pack("task0-state", {}, {"tuning": self.stage.dump(state.tuning)})
-        inner = self._on(state.adapters).dump(state.inner)
-        return pack("task0-state", {}, {"adapters": state.adapters, "inner": inner})
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
-        """The state that ``dump`` wrote."""
-        message = unpack(blob, FILE_LIMITS).of_kind("task0-state")
-        if "tuning" in message.tensors:
-            tuning = self.stage.load(message.stream("tuning"), spec, seed)
-            return ServerState(spec, seed, tuning)
-        adapters = message.stream("adapters")
-        method = self._on(adapters)
-        inner = method.load(message.stream("inner"), self._spec(spec), seed)
-        return ServerState(spec, seed, None, adapters, inner)
-
-    def dump_client(self, cstate: ClientState | None) -> bytes:
-        """The client's part of the fine-tuning, or its adapters."""
-        cstate = cstate or ClientState()
-        if cstate.adapters:
-            return pack("task0-client", {}, {"adapters": cstate.adapters})
-        return pack("task0-client", {}, {"tuning": self.stage.dump_client(cstate.tuning)})
-
-    def load_client(self, blob: bytes) -> ClientState:
-        """The client state that ``dump_client`` wrote."""
-        message = unpack(blob, FILE_LIMITS).of_kind("task0-client")
-        if "adapters" in message.tensors:
-            return ClientState(adapters=message.stream("adapters"))
-        return ClientState(self.stage.load_client(message.stream("tuning")))
 
     def _tunes(self, task: int, round_: int) -> bool:
         return task == 0 and round_ < self.stage.n_rounds

@@ -1,14 +1,18 @@
-"""What a method of the benchmark claims, knows beforehand, and gets from a client."""
+"""What a method claims, knows beforehand and gets, and the base class with its defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.labels import Label
+from fedran.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,103 @@ class ClientData:
     y: Any
     images: Sequence[bytes] | None = None
     """The encoded images behind X, where there are any."""
+
+
+HOW_TO = "docs/how-to/add-a-method.md"
+
+
+class BaseMethod(Settings, ABC):
+    """One method of the benchmark: by default one round per task on frozen features.
+
+    A subclass is a dataclass whose fields are its settings. It must have ``name`` and define
+    ``init``, ``client``, ``aggregate`` and ``predict``. Everything else has a default here. The
+    server's state may be anything.
+
+    Calls return the next state; the given one is not used again. The runner measures bytes and
+    seconds around these calls; a method measures nothing.
+    """
+
+    device: str | None = None
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name shown in tables."""
+
+    @property
+    def family(self) -> Literal["analytic", "trained", "reference"]:
+        """Statistics of frozen features, gradient descent at the clients, or not federated."""
+        return "analytic"
+
+    @property
+    def input(self) -> Literal["features", "images"]:
+        """What ``data.X`` must hold."""
+        return "features"
+
+    @property
+    def claims(self) -> Claims:
+        """The properties that it claims: nothing but one round per task."""
+        return Claims()
+
+    @property
+    def sends(self) -> str:
+        """One phrase, as shown in tables: what a client uploads."""
+        return "not stated"
+
+    @property
+    def verified(self) -> str:
+        """yes, partly or no, and what it was compared with. ``fedran bench methods`` shows it."""
+        return "no"
+
+    def formula(self, in_features: int, n_classes: int) -> int | None:
+        """The bytes that the method's paper counts for one upload with ``n_classes`` seen."""
+
+    def params(self) -> dict[str, Any]:
+        """The settings of this instance, as plain values: the fields without the device."""
+        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in names if name != "device"}
+
+    def rounds(self, task: int) -> int:
+        """Communication rounds in this task: one."""
+        return 1
+
+    @abstractmethod
+    def init(self, spec: Spec, seed: int) -> Any:
+        """The server's state before the first task."""
+
+    def broadcast(self, state: Any, task: int, round_: int) -> bytes:
+        """The message that every client downloads before this round: nothing."""
+        return b""
+
+    @abstractmethod
+    def client(self, cstate: Any, message: bytes, data: ClientData, seed: int) -> tuple[Any, bytes]:
+        """The work of one client: its next state and its upload."""
+
+    @abstractmethod
+    def aggregate(self, state: Any, task: int, round_: int, uploads: Uploads) -> Any:
+        """The server's next state from all uploads of a round."""
+
+    @abstractmethod
+    def predict(self, state: Any, X: NDArray[Any]) -> NDArray[Any]:
+        """Labels for rows of any class seen so far."""
+
+    def embed(self, state: Any, X: NDArray[Any]) -> NDArray[Any] | None:
+        """The method's representation of X; None where it is frozen, so that there is no drift."""
+
+
+def arrays_to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Named arrays of numbers or text as bytes, for messages.
+
+    >>> blob = arrays_to_bytes({"sums": np.ones((2, 3)), "labels": np.array(["a", "b"])})
+    >>> arrays_from_bytes(blob)["labels"].tolist()
+    ['a', 'b']
+    """
+    out = io.BytesIO()
+    np.savez(out, allow_pickle=False, **{k: np.asarray(v) for k, v in arrays.items()})
+    return out.getvalue()
+
+
+def arrays_from_bytes(blob: bytes) -> dict[str, NDArray[Any]]:
+    """Inverse of ``arrays_to_bytes``. Nothing in the bytes is executed."""
+    with np.load(io.BytesIO(blob), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}

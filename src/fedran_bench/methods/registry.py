@@ -1,4 +1,4 @@
-"""All methods by key, for the benchmark and the generic checks, and those from outside."""
+"""All methods by key, for the benchmark and the generic checks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,19 +17,17 @@ from fedran_bench.methods.analytic.fedpft import FedPFT
 from fedran_bench.methods.analytic.fedran import (
     FedRAN,
     FedRANMargin,
+    FedRANMixture,
     FedRANPrototype,
     FedRANUncentred,
 )
 from fedran_bench.methods.analytic.fedran_dp import FedRANDP
-from fedran_bench.methods.analytic.fedran_mixture import FedRANMixture
 from fedran_bench.methods.analytic.fedran_paper import FedRANPaper, FedRANSSL
 from fedran_bench.methods.analytic.fedran_secure import FedRANSecure
 from fedran_bench.methods.analytic.gaussian import GHOFLLDA, FedCGS, GHOFLFisherMix
 from fedran_bench.methods.analytic.gram_based import STSA, Exact, Fed3R
-from fedran_bench.methods.analytic.loranpac import LoRanPAC
-from fedran_bench.methods.analytic.ranpac import RanPAC
+from fedran_bench.methods.analytic.ranpac import LoRanPAC, RanPAC
 from fedran_bench.methods.analytic.stsa_e import STSAE, STSAECorrected
-from fedran_bench.methods.base import HOW_TO, BaseMethod
 from fedran_bench.methods.fine_tuned import FineTuned
 from fedran_bench.methods.prompted.adapters import AdapterTuning
 from fedran_bench.methods.prompted.codaprompt import FedCODAPrompt
@@ -38,9 +35,10 @@ from fedran_bench.methods.prompted.cprompt import FedCPrompt
 from fedran_bench.methods.prompted.dualprompt import FedDualPrompt
 from fedran_bench.methods.prompted.lorm import LoRM
 from fedran_bench.methods.prompted.pilora import PILoRA
+from fedran_bench.methods.protocol import HOW_TO, BaseMethod
 from fedran_bench.methods.trained.fedewc import FedEWC
 from fedran_bench.methods.trained.fedicarl import FediCaRL
-from fedran_bench.methods.trained.finetune import FedLwF, Finetune
+from fedran_bench.methods.trained.method import FedLwF, Finetune
 from fedran_bench.methods.trained.target import TARGET
 from fedran_bench.methods.yardsticks import SendFeatures, SendFeatures8Bit, SendImages
 
@@ -85,37 +83,18 @@ METHODS: dict[str, type[Any]] = {
 }
 
 
-ENTRY_POINTS = "fedran_bench.methods"
-"""The group in which an installed package lists its methods."""
-
-
-def known_methods() -> list[str]:
-    """The keys of our own methods and of those that installed packages offer."""
-    return list(dict.fromkeys([*METHODS, *(e.name for e in entry_points(group=ENTRY_POINTS))]))
-
-
 def method_class(key: str) -> type[Any]:
-    """The class of a method: ours, of an installed package, or ``module:Class``.
+    """The class of a method: ours, or ``module:Class``.
 
     ``module`` is imported, so its code is executed. It is looked up in the Python path and in the
-    current folder. Our own keys cannot be replaced by a package.
+    current folder.
     """
     if key in METHODS:
         return METHODS[key]
-    offered = {e.name: e.value for e in entry_points(group=ENTRY_POINTS)}
-    target = offered.get(key, key)
-    if ":" not in target:
-        close = nearest(key, known_methods())
+    if ":" not in key:
+        close = nearest(key, METHODS)
         raise ValueError(f"no method {key!r}{close}; `fedran bench methods` lists them")
-    return import_class(target, f"method {key!r}")
-
-
-def import_class(target: str, what: str) -> type[Any]:
-    """The class ``module:Class`` from the Python path or the current folder.
-
-    ValueError, which starts with ``what``, where there is none.
-    """
-    module, _, name = target.partition(":")
+    (module, _, name), what = key.partition(":"), f"method {key!r}"
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
@@ -135,12 +114,11 @@ def make_method(
 ) -> BaseMethod:
     """A method by its key, with settings other than its defaults.
 
-    The key of a method from outside this package is ``module:Class``, or the name of an entry
-    point. It must be derived from ``BaseMethod``. An unknown key or setting is
-    a ValueError that names the nearest one. The rules for values are part of the type hints of the
-    fields, so they hold for direct construction too. ``device`` is for methods that can compute on
-    an accelerator; the others run on the CPU. A table ``task0`` runs an analytic method on a
-    network that is fine-tuned in task 0.
+    The key of a method from outside this package is ``module:Class``. It must be derived from
+    ``BaseMethod``. An unknown key or setting is a ValueError that names the nearest one. The rules
+    for values are part of the type hints of the fields, so they hold for direct construction too.
+    ``device`` is for methods that can compute on an accelerator; the others run on the CPU. A table
+    ``task0`` runs an analytic method on a network that is fine-tuned in task 0.
 
     >>> make_method("fedran", {"rank": 64}).params()["rank"]
     64
@@ -152,7 +130,7 @@ def make_method(
     params = dict(params or {})
     task0 = params.pop("task0", None)
     values = check_table(kind, params, f"method {key!r}", prefix=f"{key}.")
-    if device is not None and can_use_device(key):
+    if device is not None and any(f.name == "device" for f in fields(kind)):
         values["device"] = device
     try:
         method = cast(BaseMethod, kind(**values))
@@ -167,8 +145,3 @@ def make_method(
 def settings(key: str) -> dict[str, Any]:
     """The settings of a method and their type hints, without the device."""
     return hints(method_class(key))
-
-
-def can_use_device(key: str) -> bool:
-    """Whether the method computes on an accelerator when it is given one."""
-    return any(f.name == "device" for f in fields(method_class(key)))

@@ -34,12 +34,10 @@ from fedran_bench.report.verdict import (
     quoted,
     role,
 )
-from fedran_bench.results.grouping import Group, Setting, line_of
-from fedran_bench.results.metrics import on_images
+from fedran_bench.results.grouping import Group, Setting, line_of, on_images
 from fedran_bench.results.result import DEFAULT_STUDY
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK, MUTED, GRID = "#1c1e21", "#9aa0a7", "#dcdee0"
@@ -157,14 +155,11 @@ def overview_svg(setting: Setting, found: Sequence[Group]) -> str:
     """Accuracy against bytes of the best known methods, on white, for pages of any colour."""
     known = [g for g in found if g.key in (*SIZES, *NAMED)]
     chart, *_ = charts(setting, known, "overview")
-    return render(chart, background="white", png=False)[0]
+    return render(chart, background="white")
 
 
-def render(chart: Chart, background: str | None = None, png: bool = True) -> tuple[str, bytes]:
-    """Draw the chart as SVG text and, unless it is not wanted, as PNG on white.
-
-    The SVG is transparent unless it gets a background.
-    """
+def render(chart: Chart, background: str | None = None) -> str:
+    """Draw the chart as SVG text, transparent unless it gets a background."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -177,12 +172,10 @@ def render(chart: Chart, background: str | None = None, png: bool = True) -> tup
         mpl.rcParams["svg.hashsalt"] = chart.slug
         figure = Figure(figsize=(WIDTH, chart.height), layout="constrained")
         chart.draw(figure)
-        vector, pixels = io.StringIO(), io.BytesIO()
+        vector = io.StringIO()
         ground = {"facecolor": background} if background else {"transparent": True}
         figure.savefig(vector, format="svg", metadata={"Date": None}, **ground)
-        if png:
-            figure.savefig(pixels, format="png", dpi=200, facecolor="white")
-    return vector.getvalue(), pixels.getvalue()
+    return vector.getvalue()
 
 
 def inline(svg: str, slug: str) -> str:
@@ -295,7 +288,7 @@ def _draw_bytes(
         ax.fill_between(x, y, floor, step="post", color=INK, alpha=0.045, lw=0, zorder=0)
     ax.set_ylabel("accuracy after the last task, %")
     ax.set_xlabel("largest upload of a client in one task, MiB")
-    _legend_below(figure, ax)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
 def _draw_tasks(
@@ -314,16 +307,12 @@ def _draw_tasks(
     ax.set_ylim(max(0.0, floor), None)
     ax.set_xlabel("task")
     ax.set_ylabel("accuracy over classes seen, %")
-    _legend_below(figure, ax)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
 def _legend(entries: int) -> float:
     """Inches of a legend in two columns."""
     return 0.2 * -(-entries // 2) + 0.1
-
-
-def _legend_below(figure: Figure, ax: Axes) -> None:
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
 def _short(name: str, limit: int = 40) -> str:

@@ -81,8 +81,6 @@ def load_results(folder: Path) -> list[Result]:
         raise ValueError(
             f"{folder}: no results (*.jsonl) below it; make some with fedran bench run"
         )
-    for r in results:
-        _require_complete(r)
     order = {key: i for i, key in enumerate(METHODS)}
     runs = Counter(r.dataset for r in results) + Counter(Setting.of(r).any_beta for r in results)
 
@@ -96,20 +94,6 @@ def load_results(folder: Path) -> list[Result]:
         return *dataset, order.get(r.key, len(order)), r.study != "runtime", -r.max_upload
 
     return sorted(results, key=place)
-
-
-def _require_complete(r: Result) -> None:
-    """Refuse a line of valid JSON that lacks parts of a run on which the tables rely."""
-    tasks = len(r.acc)
-    complete = (
-        tasks > 0
-        and len(r.tasks) == len(r.test_rows) == len(r.class_right) == tasks
-        and [len(row) for row in r.acc] == list(range(1, tasks + 1))
-        and all(t.bytes_up and t.bytes_down and t.seconds.client for t in r.tasks)
-        and "fedran" in r.versions
-    )
-    if not complete:
-        raise ValueError(f"the result {r.label!r} of {r.config!r} is not a complete run")
 
 
 def experiment_name(results: Sequence[Result], folder: str) -> str:
@@ -181,18 +165,17 @@ def _studies(results: Sequence[Result]) -> list[Section]:
 
 @dataclass(frozen=True)
 class Report:
-    """The HTML of each page by its file name, and the SVG and PNG of each figure by its name."""
+    """The HTML of each page by its file name, and the SVG of each figure by its name."""
 
     pages: dict[str, str]
-    figures: dict[str, tuple[str, bytes]]
+    figures: dict[str, str]
 
     def write(self, folder: Path) -> Path:
-        """Write all pages and ``figures/NAME.svg, NAME.png``. Return the path of the first page."""
+        """Write all pages and ``figures/NAME.svg``. Return the path of the first page."""
         subfolder = folder / "figures"
         subfolder.mkdir(parents=True, exist_ok=True)
-        for name, (svg, png) in self.figures.items():
+        for name, svg in self.figures.items():
             (subfolder / f"{name}.svg").write_text(svg, encoding="utf-8", newline="\n")
-            (subfolder / f"{name}.png").write_bytes(png)
         for file, text in self.pages.items():
             (folder / file).write_text(text, encoding="utf-8", newline="\n")
         return folder / next(iter(self.pages))
@@ -217,7 +200,7 @@ def make_report(results: Sequence[Result], name: str = "results") -> Report:
             pages=pages,
             name=name,
             terms=TERMS,
-            drawings={key: _markup(inline(figures[key][0], key)) for key in own},
+            drawings={key: _markup(inline(figures[key], key)) for key in own},
             **sizes,
         )
     return Report(texts, figures)

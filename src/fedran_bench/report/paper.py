@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 from fedran_bench.results.grouping import Setting
 
@@ -45,15 +45,8 @@ class Printed:
         row = self.figures["accuracy"].get(METHODS.get(key), {}).get(self.dataset)
         return tuple(row[BETAS.index(self.beta)]) if row and self.beta in BETAS else None
 
-    def mib(self, key: str) -> float | None:
-        """Communication of a client in a task."""
-        return self._figure("mib", key)
-
-    def seconds(self, key: str) -> float | None:
-        """Seconds of a client in a task."""
-        return self._figure("seconds", key)
-
-    def _figure(self, what: str, key: str) -> float | None:
+    def cost(self, what: Literal["mib", "seconds"], key: str) -> float | None:
+        """Communication or seconds of a client in a task."""
         found: float | None = self.figures.get(what, {}).get(METHODS.get(key), {}).get(self.dataset)
         return found
 
@@ -70,7 +63,7 @@ def printed_for(setting: Setting) -> Printed | None:
     name, tasks = paper_dataset(setting.dataset), setting.tasks
     if name is None or setting.clients != 5 or tasks not in TASKS[name]:
         return None
-    if setting.label_rate < 1 or setting.partitioner not in {"dirichlet", "capped"}:
+    if setting.label_rate < 1 or setting.partitioner != "dirichlet":
         return None
     vit = "vit" in setting.dataset.lower()
     if (name == "CIFAR-100" and tasks == 10) or (name == "ImageNet-R" and vit):

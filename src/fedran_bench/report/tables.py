@@ -15,19 +15,16 @@ from fedran_bench.results.grouping import (
     Setting,
     Stat,
     by_setting,
-    groups,
-    is_ours,
-    row_order,
-)
-from fedran_bench.results.metrics import (
-    budgets_met,
     forgetting,
     formula_upload,
+    groups,
     is_fine_tuned,
     is_head,
+    is_ours,
     is_prompted,
     max_download,
     on_images,
+    row_order,
     task_seconds,
 )
 from fedran_bench.results.result import Result
@@ -110,7 +107,6 @@ def method_table(found: Sequence[Group], title: str) -> Table:
         Column("seconds", brief=True),
         Column("forgetting"),
         Column("drift"),
-        Column("budgets", numeric=False),
         Column("seeds", brief=True),
         Column("printed A_avg / A_T", printed=True),
         Column("printed MiB", printed=True),
@@ -134,7 +130,6 @@ def method_table(found: Sequence[Group], title: str) -> Table:
                 Cell(seconds(g.stat(task_seconds))),
                 Cell(_spread(g.stat(forgetting), 1)),
                 Cell(f"{drift.mean:.3g}" if drift else NOTHING),
-                Cell(_budgets(g)),
                 Cell(str(len(g.results))),
                 *map(Cell, _printed(paper, g.key)),
             ]
@@ -281,25 +276,11 @@ def _label(setting: Setting, others: Sequence[Setting]) -> str:
     )
 
 
-def _budgets(g: Group) -> str:
-    met: dict[str, list[bool]] = {}
-    for r in g.results:
-        for name, kept in budgets_met(r).items():
-            met.setdefault(name, []).append(kept)
-    return (
-        _unique(
-            f"{name} {'met' if all(kept) else f'missed by {kept.count(False)} of {len(kept)} runs'}"
-            for name, kept in met.items()
-        )
-        or NOTHING
-    )
-
-
 def _printed(paper: Printed | None, key: str) -> tuple[str, str, str]:
     """The paper's accuracy, communication and time of a method."""
     if paper is None:
         return NOTHING, NOTHING, NOTHING
-    pair, size, time = paper.accuracy(key), paper.mib(key), paper.seconds(key)
+    pair, size, time = paper.accuracy(key), paper.cost("mib", key), paper.cost("seconds", key)
     return (
         f"{pair[0]:.2f} / {pair[1]:.2f}" if pair else NOTHING,
         f"{size:.2f}" if size is not None else NOTHING,

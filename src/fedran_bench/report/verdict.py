@@ -13,9 +13,12 @@ from fedran_bench.results.grouping import (
     comparisons,
     counted,
     groups,
+    is_fine_tuned,
+    is_head,
     is_ours,
+    is_prompted,
+    is_trained,
 )
-from fedran_bench.results.metrics import is_fine_tuned, is_head, is_prompted, is_trained
 from fedran_bench.results.result import DEFAULT_STUDY, Result
 
 LINES = 6
@@ -112,7 +115,7 @@ def verdict(found: Sequence[Group]) -> list[str]:
     base = ours or max(found, key=lambda g: (g.competes, _strength(g)))
     lines = [
         f"{quoted(base)} classifies {base.A_T.mean:.1f} % of the test rows correctly after the "
-        f"last task. No client uploads more than {_size(base)} in a task."
+        f"last task. No client uploads more than {human_bytes(base.upload)} in a task."
     ]
     for kind, what in (
         (MIXTURE, "our message for small budgets"),
@@ -120,11 +123,11 @@ def verdict(found: Sequence[Group]) -> list[str]:
     ):
         if kind in lead and lead[kind] is not base:
             g = lead[kind]
-            lines.append(f"{quoted(g)} ({what}): {g.A_T.mean:.1f} % with {_size(g)}.")
+            lines.append(f"{quoted(g)} ({what}): {g.A_T.mean:.1f} % with {human_bytes(g.upload)}.")
     rivals = [g for g in found if g.competes and not is_ours(g) and g is not base]
     if ours is None and not rivals:  # variants of one method
         others = (g for g in found if g.competes and g is not base)
-        lines += [f"{g.name}: {g.A_T.mean:.1f} % with {_size(g)}." for g in others]
+        lines += [f"{g.name}: {g.A_T.mean:.1f} % with {human_bytes(g.upload)}." for g in others]
     best = strongest(rivals)
     if best is not None:
         # A method on a fine-tuned network is compared with ours on such a network.
@@ -185,10 +188,6 @@ def _over_all(results: Iterable[Result]) -> str:
     return f"{text}. It is behind by at most {gap:.1f} points ({name} on {place}{skew})."
 
 
-def _size(g: Group) -> str:
-    return human_bytes(g.upload)
-
-
 def _beside(g: Group, base: Group) -> str:
     """Accuracy and upload of a method, and both beside those of another one."""
     sizes = g.upload, base.upload
@@ -198,7 +197,7 @@ def _beside(g: Group, base: Group) -> str:
         shown = f"{factor:.0f}" if factor >= 9.5 else f"{factor:.1f}"
         times = f", {shown} times {'the' if sizes[0] >= sizes[1] else 'fewer'} bytes"
     points = _than(g.A_T.mean - base.A_T.mean, base.name)
-    return f"{g.A_T.mean:.1f} % with {_size(g)} ({points}{times})"
+    return f"{g.A_T.mean:.1f} % with {human_bytes(g.upload)} ({points}{times})"
 
 
 def _than(gap: float, name: str) -> str:

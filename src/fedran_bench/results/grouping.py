@@ -1,4 +1,4 @@
-"""Groups of results: comparable settings, repeats over seeds, means and spreads."""
+"""Figures of a result, and groups of results: comparable settings, repeats over seeds, spreads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from fedran.data.catalogue import dataset_title
-from fedran_bench.results.metrics import is_head, is_prompted, is_trained
 from fedran_bench.results.result import ABLATIONS, Result
 
 _ACCOMPANYING = ("training", "runtime", "speedup")
@@ -273,3 +272,72 @@ def _phrase(setting: str, value: object) -> str:
     """
     text = _PHRASES.get(setting, setting + "={}").format(value)
     return text.removesuffix("s") if setting == "components" and value == 1 else text
+
+
+PROMPTED = frozenset({"fed-dualprompt", "fed-codaprompt", "fed-cprompt", "pilora", "lorm"})
+"""Methods that train prompts or LoRA matrices of a frozen ViT, and a classifier on it."""
+
+
+def is_trained(result: Result) -> bool:
+    """Whether the model was trained with gradients."""
+    return result.family == "trained"
+
+
+def is_head(result: Result) -> bool:
+    """Whether only a linear head was trained, on frozen features."""
+    return is_trained(result) and result.params.get("network") == "head"
+
+
+def is_prompted(result: Result) -> bool:
+    """Whether a few tensors of a frozen ViT were trained."""
+    return is_trained(result) and result.key in PROMPTED
+
+
+def is_fine_tuned(result: Result) -> bool:
+    """Whether an analytic method ran on a network that was fine-tuned in task 0."""
+    return "task0" in result.params
+
+
+def on_images(result: Result) -> bool:
+    """Whether a whole network was trained on images."""
+    return is_trained(result) and not is_head(result) and not is_prompted(result)
+
+
+def forgetting(result: Result) -> float | None:
+    """Best accuracy on a task before the end minus the final one, in points; None after one task.
+
+    The mean over all tasks but the last.
+
+    >>> import types
+    >>> forgetting(types.SimpleNamespace(acc=[[0.9], [0.8, 0.7], [0.6, 0.7, 0.5]]))
+    15.0
+    """
+    *before, last = result.acc
+    lost = [max(row[j] for row in before[j:]) - last[j] for j in range(len(before))]
+    return round(100.0 * float(np.mean(lost)), 9) if lost else None
+
+
+def max_download(result: Result) -> int:
+    """The largest download of any client in any task, including the last classifier."""
+    return max(result.bytes_down_final, *(max(t.bytes_down) for t in result.tasks))
+
+
+def formula_upload(result: Result) -> int | None:
+    """The largest upload as the method's paper counts it."""
+    counts = [t.formula_bytes for t in result.tasks if t.formula_bytes is not None]
+    return max(counts) if counts else None
+
+
+def client_seconds(result: Result) -> float:
+    """Mean seconds of a client, over clients and tasks."""
+    return float(np.mean([np.mean(t.seconds.client) for t in result.tasks]))
+
+
+def server_seconds(result: Result) -> float:
+    """Mean seconds of the server, over tasks."""
+    return float(np.mean([t.seconds.server for t in result.tasks]))
+
+
+def task_seconds(result: Result) -> float:
+    """The paper's Time: mean over tasks of (mean client + server), without the forward pass."""
+    return client_seconds(result) + server_seconds(result)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,6 @@ class TaskRecord:
     rounds: int = 1
     formula_bytes: int | None = None
     """Bytes of an upload by the formula of the method's paper."""
-    peak_rss: int | None = None
-    """Peak resident memory of the process up to the end of this task, in bytes."""
     f: float | None = None
     """Share of the feature energy cut before the solve."""
     lam: float | None = None
@@ -73,8 +71,6 @@ class TaskRecord:
     """Share of the unlabelled rows that got a pseudo-label; None for a client without such rows."""
     precision: list[float | None] | None = None
     """Share of correct pseudo-labels; None for a client without pseudo-labels."""
-    gram_error: float | None = None
-    """||G_method - G||_F / ||G||_F against the exact Gram of all rows so far."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +122,6 @@ class Result:
     where the extractor is trained; empty where it is frozen."""
     reference_acc: list[float] = field(default_factory=list)
     """Accuracy on the same reference rows after the same tasks, in 0 .. 1, for every method."""
-    budgets: dict[str, float] = field(default_factory=dict)
-    """Limits that were set: bytes, seconds, drift."""
     versions: dict[str, str] = field(default_factory=lambda: library_versions())
     schema: int = SCHEMA
 
@@ -161,26 +155,23 @@ class Result:
     def to_json(self) -> str:
         """One line of JSON. ``run_id``, ``A_avg`` and ``A_T`` are there for readers of the file."""
         shown = {"A_avg": round(self.A_avg, 4), "A_T": round(self.A_T, 4)}
-        fields = {"run_id": self.run_id, **shown, **asdict(self)}
-        fields["tasks"] = [record_fields(t) for t in self.tasks]
-        return json.dumps(fields, sort_keys=True, allow_nan=False)
+        values = {"run_id": self.run_id, **shown, **asdict(self)}
+        values["tasks"] = [record_fields(t) for t in self.tasks]
+        return json.dumps(values, sort_keys=True, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> Result:
         """Inverse of ``to_json``; ValueError when the line is not such a result."""
         try:
-            fields = json.loads(line)
-            fields.pop("run_id")
-            for computed in ("A_avg", "A_T"):
-                fields.pop(computed)
-            if fields["schema"] != SCHEMA:
+            values = json.loads(line)
+            if values["schema"] != SCHEMA:
                 raise ValueError(
-                    f"expected results of schema {SCHEMA}, got schema {fields['schema']}; run the "
+                    f"expected results of schema {SCHEMA}, got schema {values['schema']}; run the "
                     "configuration again"
                 )
-            require_study(fields["study"])
-            fields["tasks"] = [read_record(t) for t in fields["tasks"]]
-            return cls(**fields)
+            require_study(values["study"])
+            values["tasks"] = [read_record(t) for t in values["tasks"]]
+            return cls(**_known(cls, values))
         except (KeyError, TypeError, AttributeError) as reason:
             raise ValueError(f"not a line of results: {reason}") from None
 
@@ -214,27 +205,30 @@ def library_versions() -> dict[str, str]:
 def code_hash() -> str:
     """Hash of the sources of core, wire and methods: other code gives other results."""
     sha = hashlib.sha256()
-    root = Path(fedran.__file__).parent
-    for room in ("core", "methods", "wire"):
-        for path in sorted((root / room).rglob("*.py")):
-            sha.update(f"{path.relative_to(root).as_posix()}\n".encode())
+    library, benchmark = Path(fedran.__file__).parent, Path(__file__).parents[1]
+    for room in (library / "core", benchmark / "methods", library / "wire"):
+        for path in sorted(room.rglob("*.py")):
+            sha.update(f"{path.relative_to(room.parent).as_posix()}\n".encode())
             sha.update(path.read_bytes().replace(b"\r\n", b"\n"))
     return sha.hexdigest()[:8]
 
 
 def record_fields(record: TaskRecord) -> dict[str, Any]:
     """A record as plain values. The ridge parameter has the name ``lambda`` there."""
-    fields = asdict(record)
-    fields["lambda"] = fields.pop("lam")
-    return fields
+    values = asdict(record)
+    values["lambda"] = values.pop("lam")
+    return values
 
 
-def read_record(fields: Mapping[str, Any]) -> TaskRecord:
+def read_record(given: Mapping[str, Any]) -> TaskRecord:
     """Inverse of ``record_fields``."""
-    fields = dict(fields)
-    fields["lam"] = fields.pop("lambda")
-    fields["seconds"] = Seconds(**fields["seconds"])
-    return TaskRecord(**fields)
+    values = {**given, "lam": given["lambda"], "seconds": Seconds(**given["seconds"])}
+    return TaskRecord(**_known(TaskRecord, values))
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a class, without those that are computed or that earlier versions had."""
+    return {f.name: values[f.name] for f in fields(kind) if f.name in values}
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:

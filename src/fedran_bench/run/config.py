@@ -12,15 +12,14 @@ from typing import Annotated, Any, Literal
 
 from fedran.core.errors import nearest, printable
 from fedran.data.rows import LABEL, is_table
-from fedran.settings import Rule, Settings, at_least, check_table, hints, one_line, positive, share
+from fedran.settings import Settings, at_least, check_table, hints, one_line, positive, share
 from fedran.wire.files import read_toml
-from fedran_bench.methods.registry import known_methods, make_method, settings
+from fedran_bench.methods.registry import METHODS, make_method, settings
 from fedran_bench.results.result import DEFAULT_STUDY, require_study
 
 LARGEST_SWEEP = 100_000
 QUICK_STREAM = {"clients": 5, "beta": 0.5}
 """The stream of a run without a configuration file."""
-NOT_NEGATIVE = Rule(lambda v: 0 <= v < math.inf, "finite and at least 0")
 
 
 @dataclass(frozen=True)
@@ -32,47 +31,24 @@ class StreamSettings(Settings):
     or one per class where there are fewer classes."""
     clients: Annotated[int | None, at_least(1)] = None
     """Number of clients in every task. Required unless the partitioner is ``natural``."""
-    partitioner: Literal["dirichlet", "capped", "iid", "natural"] = "dirichlet"
-    """``dirichlet``: each class is divided by p ~ Dirichlet(beta). ``capped``: the same, but a
-    client with N/K rows gets no more, as in the STSA code. ``iid``: equal shares. ``natural``: one
-    client per group of the dataset."""
+    partitioner: Literal["dirichlet", "iid", "natural"] = "dirichlet"
+    """``dirichlet``: each class is divided by p ~ Dirichlet(beta). ``iid``: equal shares.
+    ``natural``: one client per group of the dataset."""
     beta: Annotated[float | None, positive] = None
     """Concentration of the Dirichlet distribution; small values give a skewed split. Required for
-    ``dirichlet`` and ``capped``."""
+    ``dirichlet``."""
     label_rate: Annotated[float, share] = 1.0
     """Probability with which a row keeps its label."""
     seed: int = 1993
-    """Seed of the class order and, unless they have their own seeds, of partition and labels."""
-    partition_seed: int | None = None
-    """Separate seed of the partition."""
-    mask_seed: int | None = None
-    """Separate seed of the choice of labelled rows."""
-    file: str | None = None
-    """A stream that ``--streams`` saved. It replaces all other settings of this table."""
+    """Seed of the class order, of the partition and of the choice of labelled rows."""
 
 
 @dataclass(frozen=True)
 class RunSettings(Settings):
-    """The table ``[run]``: what is measured. Only ``projection_seed`` may be a list."""
+    """The table ``[run]``. ``projection_seed`` may be a list."""
 
     projection_seed: int = 0
     """Seed of the random features."""
-    gram_error: bool = False
-    """Also compare each method's Gram matrix with the exact one (M^2 n operations per run)."""
-    seconds_per_row: Annotated[float | None, NOT_NEGATIVE] = None
-    """Seconds of the backbone for one row, if the feature file does not state them."""
-
-
-@dataclass(frozen=True)
-class Budgets(Settings):
-    """The table ``[budgets]``: limits. The report says which methods stay below them."""
-
-    bytes: Annotated[float | None, NOT_NEGATIVE] = None
-    """Largest upload of a client in one task."""
-    seconds: Annotated[float | None, NOT_NEGATIVE] = None
-    """Seconds per task: the mean client and the server."""
-    drift: Annotated[float | None, NOT_NEGATIVE] = None
-    """Largest drift of the features."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +86,6 @@ class ConfigurationFile(Settings):
     """The table ``[stream]``."""
     run: dict[str, Any] = field(default_factory=dict)
     """The table ``[run]``."""
-    budgets: dict[str, Any] = field(default_factory=dict)
-    """The table ``[budgets]``."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +121,6 @@ class Experiment:
     label_column: str = LABEL
     """The column of labels in tables."""
     projection_seeds: tuple[int, ...] = (0,)
-    gram_error: bool = False
-    seconds_per_row: float | None = None
-    budgets: Mapping[str, float] = field(default_factory=dict)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -217,7 +188,7 @@ def parse_config(
     fields: Mapping[str, Any], source: str = "", arguments: tuple[str, ...] | None = None
 ) -> Experiment:
     """An experiment from plain values. Errors name the setting and, if close, the right one."""
-    _require_method_tables(fields.get("method", []))
+    _method_tables(fields)  # said before anything else that is wrong
     top = check_table(ConfigurationFile, fields, "the configuration")
     study = top.get("study", DEFAULT_STUDY)
     require_study(study)
@@ -226,10 +197,7 @@ def parse_config(
     if not any(choice.runs_on(s) for choice in methods for s in streams):
         only = "; ".join(f"{choice.key}: {dict(choice.only)}" for choice in methods)
         raise ValueError(f"no method runs on this stream. Their tables `only` say: {only}")
-    run = dict(top.get("run", {}))
-    seeds = _as_list(run.pop("projection_seed", 0))
-    check_table(RunSettings, {"projection_seed": seeds}, "[run]", "run.", lists=True)
-    options = check_table(RunSettings, run, "[run]", "run.")
+    run = check_table(RunSettings, top.get("run", {}), "[run]", "run.", lists=True)
     datasets = _as_list(top["dataset"])
     if not datasets:
         raise ValueError("dataset is an empty list; give at least one value")
@@ -244,19 +212,12 @@ def parse_config(
         streams=streams,
         methods=methods,
         label_column=top.get("label_column", LABEL),
-        projection_seeds=tuple(seeds),
-        gram_error=options.get("gram_error", False),
-        seconds_per_row=options.get("seconds_per_row"),
-        budgets=check_table(Budgets, top.get("budgets", {}), "[budgets]", "budgets."),
+        projection_seeds=tuple(_as_list(run.get("projection_seed", 0))),
     )
 
 
 def _streams(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     stream = check_table(StreamSettings, table, "[stream]", "stream.", lists=True)
-    if "file" in stream:
-        if len(stream) > 1:
-            raise ValueError("stream.file replaces all other settings of [stream]; remove them")
-        return [{"file": file} for file in _as_list(stream["file"])]
     partitioners = _as_list(stream.get("partitioner", "dirichlet"))
     for name, not_needed_by in (("clients", ("natural",)), ("beta", ("natural", "iid"))):
         needed_by = [p for p in partitioners if p not in not_needed_by]
@@ -271,7 +232,7 @@ def _methods(tables: Sequence[Mapping[str, Any]]) -> Iterable[MethodChoice]:
     own = MethodSettings.__dataclass_fields__
     for table in tables:
         if "key" not in table:
-            raise ValueError(f"a [[method]] needs a key; one of {', '.join(known_methods())}")
+            raise ValueError(f"a [[method]] needs a key; one of {', '.join(METHODS)}")
         common = {name: value for name, value in table.items() if name in own}
         checked = check_table(MethodSettings, common, "[[method]]", "method.")
         only, where = checked.get("only", {}), f"only of method {checked['key']!r}"
@@ -301,9 +262,11 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _require_method_tables(tables: Any) -> None:
+def _method_tables(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    tables = fields.get("method", [])
     if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
         raise ValueError("methods are written as [[method]] tables, each with a key")
+    return tables
 
 
 def override(fields: dict[str, Any], text: str) -> None:
@@ -316,8 +279,9 @@ def override(fields: dict[str, Any], text: str) -> None:
     key, equals, raw = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise ValueError(f"--set expects key=value, got {printable(text)!r}")
+    methods = _method_tables(fields)
     if key == "methods":
-        _keep_methods(fields, [k.strip() for k in raw.split(",")])
+        fields["method"] = _chosen(methods, [k.strip() for k in raw.split(",")])
         return
     try:
         value = tomllib.loads(f"v = {raw}")["v"]
@@ -325,10 +289,10 @@ def override(fields: dict[str, Any], text: str) -> None:
         value = raw
     table, dot, name = key.partition(".")
     if not dot:
-        _require_no_table(fields, key, text)
+        _require_no_table(methods, key, text)
         fields[key] = value
     elif table == "method":
-        _set_in_methods(fields, name, value)
+        _set_in_methods(methods, name, value)
     else:
         target = fields.setdefault(table, {})
         if not isinstance(target, dict):
@@ -336,20 +300,16 @@ def override(fields: dict[str, Any], text: str) -> None:
         target[name] = value
 
 
-def _require_no_table(fields: dict[str, Any], key: str, text: str) -> None:
+def _require_no_table(methods: Sequence[Mapping[str, Any]], key: str, text: str) -> None:
     """ValueError if ``key`` alone is a setting of a table, with the table's name to write."""
-    tables = {"stream": StreamSettings, "run": RunSettings, "budgets": Budgets}
+    tables = {"stream": StreamSettings, "run": RunSettings}
     found = [table for table, kind in tables.items() if key in hints(kind)]
-    _require_method_tables(fields.get("method", []))
-    methods = [table.get("key") for table in fields.get("method", [])]
-    found += ["method" for name in methods if isinstance(name, str) and key in settings(name)]
+    found += ["method" for table in methods if key in _settings_of(table)]
     if found and key not in hints(ConfigurationFile):
         raise ValueError(f"--set {key}: this setting is in a table; write --set {found[0]}.{text}")
 
 
-def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
-    tables = fields.get("method", [])
-    _require_method_tables(tables)
+def _chosen(tables: list[dict[str, Any]], keys: Sequence[str]) -> list[dict[str, Any]]:
     listed = list(dict.fromkeys(str(table.get("key")) for table in tables))
     for key in keys:
         if key not in listed:
@@ -357,12 +317,10 @@ def _keep_methods(fields: dict[str, Any], keys: list[str]) -> None:
                 f"--set methods: the file lists no method {key!r}{nearest(key, listed)}; it lists "
                 f"{', '.join(listed)}"
             )
-    fields["method"] = [table for table in tables if table.get("key") in keys]
+    return [table for table in tables if table.get("key") in keys]
 
 
-def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:
-    tables = fields.get("method", [])
-    _require_method_tables(tables)
+def _set_in_methods(tables: Sequence[dict[str, Any]], name: str, value: Any) -> None:
     inner, dot, setting = name.partition(".")
     if dot:
         stages = [table[inner] for table in tables if isinstance(table.get(inner), dict)]
@@ -371,14 +329,13 @@ def _set_in_methods(fields: dict[str, Any], name: str, value: Any) -> None:
         for stage in stages:
             stage[setting] = value
         return
-    known: set[str] = set()
-    for table in tables:
-        if isinstance(table.get("key"), str):
-            own = settings(table["key"])
-            known |= set(own)
-            if name in own:
-                table[name] = value
-    if name not in known:
-        raise ValueError(
-            f"--set method.{name}: no method here has this setting{nearest(name, known)}"
-        )
+    with_it = [table for table in tables if name in _settings_of(table)]
+    if not with_it:
+        close = nearest(name, {n for table in tables for n in _settings_of(table)})
+        raise ValueError(f"--set method.{name}: no method here has this setting{close}")
+    for table in with_it:
+        table[name] = value
+
+
+def _settings_of(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    return settings(table["key"]) if isinstance(table.get("key"), str) else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from fedran.data.catalogue import load_dataset
 from fedran_bench.methods.registry import make_method
 from fedran_bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice, dataset_name
 from fedran_bench.run.runner import PreparedJob
-from fedran_bench.streams.stream import Stream, make_stream
-from fedran_bench.streams.stream_file import load_stream
+from fedran_bench.streams import Stream, make_stream
 
 USUAL_TASKS = 5
 """The number of tasks of a stream that does not state it, where there are as many classes."""
@@ -51,24 +49,13 @@ class Job:
             self.choice.key,
             make_method(self.choice.key, self.choice.params, self.device),
             _dataset(self.dataset, self.experiment.label_column),
-            self._stream(),
+            _made_stream(self.dataset, self.experiment.label_column, self.stream),
             seed=self.projection_seed,
             label=self.choice.label,
             study=self.experiment.study,
             config=self.experiment.source,
             arguments=self.experiment.arguments,
-            budgets=dict(self.experiment.budgets),
-            gram_error=self.experiment.gram_error,
-            seconds_per_row=self.experiment.seconds_per_row,
         )
-
-    def _stream(self) -> Stream:
-        file, label = dict(self.stream).get("file"), self.experiment.label_column
-        if file is None:
-            return _made_stream(self.dataset, label, self.stream)
-        if not Path(file).is_file():
-            raise FileNotFoundError(f"{file}: no such file; expected a stream (.json)")
-        return load_stream(file, _dataset(self.dataset, label).y_train)
 
 
 def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:

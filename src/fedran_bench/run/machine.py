@@ -1,4 +1,4 @@
-"""The machine that runs the benchmark: cores, threads, memory and accelerator."""
+"""The machine that runs the benchmark: cores, threads and accelerator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import joblib
 import threadpoolctl
@@ -19,16 +18,11 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 def describe_machine(device: str | None) -> str:
     """System, processor family, cores and, where one was used, the accelerator."""
     where = f"{platform.system()} {platform.machine()}, {usable_cores()} cores"
-    if device is None:
-        return where
-    if device.startswith("cuda"):
-        try:
-            import torch
+    if device is not None and device.startswith("cuda"):
+        import torch
 
-            return f"{where}, {torch.cuda.get_device_name(device)}"
-        except (ImportError, RuntimeError, AssertionError):
-            pass
-    return f"{where}, {device}"
+        device = torch.cuda.get_device_name(device)
+    return where if device is None else f"{where}, {device}"
 
 
 def usable_cores() -> int:
@@ -67,21 +61,3 @@ def limited_threads(n: int) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def peak_memory() -> int | None:
-    """Peak resident memory of this process in bytes since ``reset_peak_memory``, where known."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def reset_peak_memory() -> None:
-    """Start the peak anew where the system can do that. Otherwise it is that of the process."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return

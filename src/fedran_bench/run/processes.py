@@ -16,13 +16,14 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from traceback import extract_tb
 
+import fedran
 from fedran_bench.results.result import Result
-from fedran_bench.run.checkpoint import Checkpoint
 from fedran_bench.run.machine import limited_threads, threads_per_run
 from fedran_bench.run.progress import PlannedJob, Reporter
-from fedran_bench.run.runner import run
+from fedran_bench.run.runner import Progress, run
 
-PACKAGE, STANDARD_LIBRARY = Path(__file__).parents[2], Path(sysconfig.get_path("stdlib"))
+OURS = {Path(fedran.__file__).parent, Path(__file__).parents[1]}
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 RunOutcome = tuple[PlannedJob, Result | str]
 """A job with its result, or with a sentence that says why there is none."""
 
@@ -31,18 +32,16 @@ def run_here(todo: list[PlannedJob], reporter: Reporter) -> Iterator[RunOutcome]
     """Do the runs one after the other in this process."""
     for planned in todo:
         reporter.start(planned.name)
-        outcome: Result | str
-        try:
-            with limited_threads(threads_per_run(1)):
-                outcome = run(
-                    planned.job.prepare(),
-                    progress=partial(reporter.step, planned.name),
-                    task_done=partial(reporter.task_done, planned.name),
-                    checkpoint=Checkpoint(planned.checkpoint),
-                )
-        except Exception as error:  # the other runs continue after any error
-            outcome = one_line(error)
-        yield planned, outcome
+        yield planned, _outcome(planned, 1, partial(reporter.step, planned.name))
+
+
+def _outcome(planned: PlannedJob, side_by_side: int, progress: Progress) -> Result | str:
+    try:
+        with limited_threads(threads_per_run(side_by_side)):
+            prepared = replace(planned.job.prepare(), side_by_side=side_by_side)
+            return run(prepared, progress=progress)
+    except Exception as error:  # the other runs continue after any error
+        return one_line(error)
 
 
 def run_in_processes(
@@ -67,19 +66,17 @@ def run_in_processes(
             for connection in [c for c in wait(running) if isinstance(c, Connection)]:
                 planned, process = running[connection]
                 try:
-                    kind, content = connection.recv()
+                    is_step, content = connection.recv()
                 except (EOFError, OSError):
                     process.join()
-                    kind, content = "failed", _how_it_ended(process.exitcode)
-                if kind == "step":
+                    is_step, content = False, _how_it_ended(process.exitcode)
+                if is_step:
                     reporter.step(planned.name, content)
-                elif kind == "task":
-                    reporter.task_done(planned.name, content)
                 else:
                     del running[connection]
                     connection.close()
                     process.join()
-                    yield planned, Result.from_json(content) if kind == "result" else content
+                    yield planned, content
     finally:
         for _, process in running.values():
             process.kill()
@@ -106,18 +103,9 @@ def _start(planned: PlannedJob, side_by_side: int) -> tuple[Connection, SpawnPro
 def _serve(connection: Connection, planned: PlannedJob, side_by_side: int) -> None:
     """The work of a process: one run, whose steps and outcome it sends."""
     threading.Thread(target=_end_with_main_process, daemon=True).start()
-    try:
-        with limited_threads(threads_per_run(side_by_side)):
-            found = run(
-                replace(planned.job.prepare(), side_by_side=side_by_side),
-                progress=lambda what: connection.send(("step", what)),
-                task_done=lambda done: connection.send(("task", done)),
-                checkpoint=Checkpoint(planned.checkpoint),
-            )
-        outcome = ("result", found.to_json())
-    except Exception as error:
-        outcome = ("failed", one_line(error))
-    connection.send(outcome)
+    connection.send(
+        (False, _outcome(planned, side_by_side, lambda what: connection.send((True, what))))
+    )
 
 
 def _end_with_main_process() -> None:
@@ -141,12 +129,16 @@ def one_line(error: BaseException) -> str:
     """
     text = " ".join(str(error).split())
     frames = [(Path(f.filename), f.lineno) for f in extract_tb(error.__traceback__)]
-    frames = [f for f in frames if PACKAGE in f[0].parents or not _is_library(f[0])]
-    file, line = frames[-1] if frames else (PACKAGE / "x", 0)
-    if isinstance(error, (ValueError, OSError, ImportError)) and text and PACKAGE in file.parents:
+    frames = [f for f in frames if _is_ours(f[0]) or not _is_library(f[0])]
+    told = isinstance(error, (ValueError, OSError, ImportError)) and text
+    if told and (not frames or _is_ours(frames[-1][0])):
         return text
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return f"{what} ({file.name}, line {line})" if line else what
+    return f"{what} ({frames[-1][0].name}, line {frames[-1][1]})" if frames else what
+
+
+def _is_ours(file: Path) -> bool:
+    return not OURS.isdisjoint(file.parents)
 
 
 def _is_library(file: Path) -> bool:

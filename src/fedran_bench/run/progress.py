@@ -9,13 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TextIO
 
 from fedran.core.errors import printable
 from fedran.wire.sizes import human_bytes
-from fedran_bench.results.grouping import counted
-from fedran_bench.results.metrics import task_seconds
+from fedran_bench.results.grouping import counted, task_seconds
 from fedran_bench.results.result import Result
 from fedran_bench.run.job import Job
 from fedran_bench.run.runner import TaskDone
@@ -30,13 +28,10 @@ class PlannedJob:
 
     job: Job
     steps: int = 0
-    checkpoint: Path | None = None
     done: bool = False
     """Whether its result exists already."""
     problem: str = ""
     """Why it cannot run, or '' where it can."""
-    row_shape: tuple[int, int] | None = None
-    """Training rows of the stream and their features; None for methods on images."""
 
     @property
     def name(self) -> str:
@@ -62,10 +57,7 @@ class Reporter:
         """A run begins."""
 
     def step(self, run: str, what: str) -> None:
-        """A step of a run is done."""
-
-    def task_done(self, run: str, done: TaskDone) -> None:
-        """A task of a run was tested."""
+        """A step of a run is done; a ``TaskDone`` where a task was tested in it."""
 
     def finished(self, run: str, result: Result) -> None:
         """A run is done and its result is on disk."""
@@ -104,13 +96,9 @@ class PlainReporter(Reporter):
         self.note(f"run {number}: {run}")
 
     def step(self, run: str, what: str) -> None:
-        """Print a line if the last one is a minute old."""
-        if time.monotonic() - self.last_line >= LOG_SECONDS:
+        """Print the figures of a task, and other steps if the last line is a minute old."""
+        if isinstance(what, TaskDone) or time.monotonic() - self.last_line >= LOG_SECONDS:
             self.note(f"{self.short[run]}, {what}")
-
-    def task_done(self, run: str, done: TaskDone) -> None:
-        """Print the figures of the task."""
-        self.note(f"{self.short[run]}, {done}")
 
     def finished(self, run: str, result: Result) -> None:
         """Print accuracy, bytes, seconds and the time left."""

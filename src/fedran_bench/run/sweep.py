@@ -11,17 +11,12 @@ from pathlib import Path
 
 from fedran.backbones.backbone import torch_device
 from fedran.core.errors import MissingExtra
-from fedran.wire.sizes import larger_than_rows
-from fedran_bench.methods.base import BaseMethod
 from fedran_bench.results.grouping import counted
 from fedran_bench.results.result import Result, append, finished
-from fedran_bench.run.checkpoint import Checkpoint
 from fedran_bench.run.config import Experiment
 from fedran_bench.run.job import clear_data_cache, jobs
 from fedran_bench.run.processes import one_line, run_here, run_in_processes
 from fedran_bench.run.progress import PlannedJob, Reporter
-from fedran_bench.run.runner import PreparedJob
-from fedran_bench.streams.stream_file import save_stream
 
 DEFAULT_OUT = Path("runs")
 """Default folder of the results."""
@@ -37,8 +32,6 @@ class Outcome:
     done: int
     skipped: int
     failed: tuple[str, ...]
-    remark: str = ""
-    """What the user should know about the size of the uploads."""
 
     @property
     def summary(self) -> str:
@@ -47,9 +40,8 @@ class Outcome:
         numbers = f"{done} done, {self.skipped} skipped, {len(self.failed)} failed"
         if not self.done + self.skipped:
             return numbers
-        lines = [f"{numbers}. Results: {self.file}", self.remark]
-        lines.append(f"Look at them: fedran bench report {shlex.quote(str(self.file.parent))}")
-        return "\n".join(line for line in lines if line)
+        look = f"Look at them: fedran bench report {shlex.quote(str(self.file.parent))}"
+        return f"{numbers}. Results: {self.file}\n{look}"
 
 
 def execute(
@@ -59,36 +51,31 @@ def execute(
     *,
     device: str | None = None,
     workers: int = 0,
-    streams: Path | None = None,
 ) -> Outcome:
     """Run what is not done yet. Every result is on disk before the next run starts.
 
     A run that fails is reported and the others continue. ``workers`` processes compute side by
     side. With 0 the runs are done in this process, which then ends if memory runs out, and reacts
-    to an interrupt only after the current computation. Each stream is written to a file in the
-    folder ``streams``, so that others can run on the same rows.
+    to an interrupt only after the current computation.
     """
     if device is not None:
         if find_spec("torch") is None:
             raise MissingExtra(f"the device {device!r} needs PyTorch", "torch")
         torch_device(device)
-    for folder in (out, streams):
-        if folder is not None and folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder}: expected a folder for the results, found a file")
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):  # found out now, not after the first run
-                raise PermissionError(f"{folder}: this folder cannot be written; name another one")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out}: expected a folder for the results, found a file")
+    out.mkdir(parents=True, exist_ok=True)
+    if not os.access(out, os.W_OK):  # found out now, not after the first run
+        raise PermissionError(f"{out}: this folder cannot be written; name another one")
     file = _results_file(experiment, out)
-    known = finished(file)
-    planned, notes = _plan(experiment, device, file, known, streams)
+    planned, notes = _plan(experiment, device, finished(file))
     for note in notes:
         reporter.note(note)
     todo = [p for p in planned if not p.done]
     skipped = len(planned) - len(todo)
     reporter.begin(todo, skipped)
     failed: list[str] = []
-    done, remark = 0, ""
+    done = 0
 
     def fail(run: str, reason: str) -> None:
         failed.append(f"{run}: {reason}")
@@ -103,13 +90,11 @@ def execute(
     for job, outcome in runs:
         if isinstance(outcome, Result):
             append(file, outcome)
-            Checkpoint(job.checkpoint).remove()
             reporter.finished(job.name, outcome)
             done += 1
-            remark = remark or _size_remark(outcome, job)
         else:
             fail(job.name, outcome)
-    return Outcome(file, done, skipped, tuple(failed), remark)
+    return Outcome(file, done, skipped, tuple(failed))
 
 
 def _results_file(experiment: Experiment, out: Path) -> Path:
@@ -126,7 +111,7 @@ def list_runs(
     split is found here. ValueError where no run is possible.
     """
     file = _results_file(experiment, out)
-    planned, notes = _plan(experiment, device, file, finished(file, repair=False))
+    planned, notes = _plan(experiment, device, finished(file, repair=False))
     lines = []
     for job in planned:
         state = f": cannot run: {job.problem}" if job.problem else ": already done" * job.done
@@ -135,11 +120,7 @@ def list_runs(
 
 
 def _plan(
-    experiment: Experiment,
-    device: str | None,
-    file: Path,
-    known: dict[str, Result],
-    streams: Path | None = None,
+    experiment: Experiment, device: str | None, known: dict[str, Result]
 ) -> tuple[list[PlannedJob], list[str]]:
     """All jobs, and notes on the datasets. ValueError where no job is possible.
 
@@ -152,38 +133,14 @@ def _plan(
         try:
             prepared = job.prepare()
             name = prepared.run_id
-            done = name in seen or _complete(known.get(name), prepared)
-            checkpoint = file.parent / "checkpoints" / name
-            planned.append(
-                PlannedJob(job, prepared.steps, checkpoint, done, row_shape=prepared.row_shape)
-            )
+            result = known.get(name)
+            done = name in seen or (result is not None and result.study == prepared.study)
+            planned.append(PlannedJob(job, prepared.steps, done))
         except Exception as error:
             planned.append(PlannedJob(job, problem=one_line(error)))
             continue
         seen.add(name)
         notes[prepared.dataset.note] = None
-        if streams is not None:
-            path = streams / f"{job.dataset_name}-{prepared.stream.hash[:12]}.json"
-            if not path.exists():
-                save_stream(prepared.stream, path)
     if planned and all(p.problem for p in planned):
         raise ValueError(planned[0].problem)  # the others usually have the same reason
     return planned, [note for note in notes if note]
-
-
-def _complete(result: Result | None, prepared: PreparedJob) -> bool:
-    """Whether there is a result of the run that holds everything that is to be measured now."""
-    if result is None or result.study != prepared.study or result.budgets != prepared.budgets:
-        return False
-    has_gram = getattr(type(prepared.method), "gram", None) is not BaseMethod.gram
-    gram = not (prepared.gram_error and has_gram) or result.tasks[0].gram_error is not None
-    timed = prepared.seconds_per_row is not None and prepared.method.input == "features"
-    return gram and (not timed or result.tasks[0].seconds.extraction is not None)
-
-
-def _size_remark(result: Result, job: PlannedJob) -> str:
-    """A sentence if all uploads of a method with a rank exceed the features of all rows."""
-    if "rank" not in result.params or job.row_shape is None:
-        return ""
-    text = larger_than_rows(sum(sum(t.bytes_up) for t in result.tasks), *job.row_shape)
-    return text and f"{result.label}: {text}."

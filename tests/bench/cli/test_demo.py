@@ -5,6 +5,7 @@ from io import StringIO
 from rich.console import Console
 
 from fedran.cli.tables import print_numbers
+from fedran_bench.cli.demo import demo_runs, run_demo
 
 
 def test_no_digit_is_cut_off_in_a_narrow_terminal():
@@ -13,6 +14,18 @@ def test_no_digit_is_cut_off_in_a_narrow_terminal():
     print_numbers(console, ["method", "accuracy", "bytes"], [["FedRAN-mixture", "98.3", "123456"]])
     assert screen.getvalue().splitlines()[-1].split() == ["FedRAN-mixture", "98.3", "123456"]
     assert console.width == 20
+
+
+def test_demo_shows_what_the_project_claims():
+    runs, steps = demo_runs(), []
+    results = {r.label: r for r in run_demo(runs, steps.append)}
+    assert len(steps) == sum(prepared.steps for prepared in runs)
+    ours, paper = results["FedRAN"], results["FedRAN-paper"]
+    exact, mean = results["Exact Gram"], results["FedNCM"]
+    assert abs(ours.A_T - exact.A_T) < 1.0
+    assert ours.A_avg >= paper.A_avg
+    assert ours.max_upload * 10 < paper.max_upload < exact.max_upload
+    assert mean.A_T < ours.A_T - 5
 
 
 def test_demo_prints_the_table_within_80_columns(cli):

@@ -42,15 +42,6 @@ def test_family_verification_and_settings_of_each_method_are_shown(cli):
         assert f"settings {next(iter(method.params()), 'none')}" in own
 
 
-def test_what_the_published_code_does_is_said_with_the_name_of_the_flavour(cli):
-    for key in METHODS:
-        if "flavour" in settings(key):
-            out = unwrapped(cli("bench", "methods", key)[1])
-            assert "'corrected': " in out
-            assert "'as_published': " in out
-            assert "flavour = 'corrected'" in out
-
-
 def test_a_method_without_a_docstring_has_no_line_for_it(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain_method.py").write_text(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.made_up import made_up
+from helpers.bench.made_up import made_up
 
 
 @pytest.fixture(autouse=True)

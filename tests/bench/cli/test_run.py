@@ -20,7 +20,7 @@ def in_an_empty_folder(monkeypatch, tmp_path):
 
 
 def test_a_run_prints_a_line_per_task_and_run_and_says_where_the_results_are(cli, tmp_path):
-    code, out, err = cli("bench", "run", DIGITS, "--out", "here", "--streams", "rows", *FAST)
+    code, out, err = cli("bench", "run", DIGITS, "--out", "here", *FAST)
     assert (code, err) == (0, "")
     for beta in (0.1, 1.0):
         for label in ("FedNCM", "AFL"):
@@ -43,7 +43,6 @@ def test_a_run_prints_a_line_per_task_and_run_and_says_where_the_results_are(cli
     assert {r.config for r in results} == {"digits.toml"}
     assert all(r.arguments == ["digits.toml", *FAST] for r in results)
     assert "Digits, every method (methods=fedncm,afl; stream.seed=7)" in out
-    assert len(list((tmp_path / "rows").iterdir())) == 2
     code, out, _ = cli("bench", "run", DIGITS, "--out", "here", *FAST)
     assert code == 0
     assert "0 runs to do, 4 already done" in out
@@ -59,21 +58,6 @@ def test_a_dry_run_lists_every_run_and_leaves_nothing(cli, tmp_path):
     assert len(out.splitlines()) == 2 * 2 * methods  # betas x seeds x methods
     assert out.splitlines()[0].startswith("FedRAN, out features 1024, rank 64 on digits (")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dry_run_obeys_overrides(cli):
-    _, out, _ = cli(
-        "bench",
-        "run",
-        DIGITS,
-        "--dry-run",
-        "--set",
-        "methods=fedran",
-        "--set",
-        "method.rank=[3,4,5]",
-    )
-    assert len(out.splitlines()) == 12
-    assert "rank 5" in out.splitlines()[-1]
 
 
 def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
@@ -117,18 +101,6 @@ def test_errors_are_one_line_and_exit_code_2(cli, arguments, words, tmp_path):
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_names_from_a_configuration_cannot_write_markup_or_escapes(cli, tmp_path):
-    (tmp_path / "c.toml").write_text(
-        'name = "[red]x[/red]"\ndataset = "digits"\n'
-        "[stream]\ntasks = 2\nclients = 2\nbeta = 1\n"
-        '[[method]]\nkey = "fedncm"\nlabel = "[bold]y"\n'
-    )
-    code, out, _ = cli("bench", "run", "c.toml")
-    assert code == 0
-    assert "[red]x[/red]" in out
-    assert "[bold]y on digits" in out
-
-
 def test_escape_sequences_in_names_never_reach_the_terminal(cli, tmp_path):
     (tmp_path / "c.toml").write_text(
         'name = "\\u001b[31mx"\ndataset = "digits"\n'
@@ -151,17 +123,6 @@ def test_an_interrupt_is_130_and_the_next_call_goes_on(cli, monkeypatch, tmp_pat
     code, out, _ = cli("bench", "run", DIGITS, *FAST)
     assert code == 0
     assert "3 runs done, 1 skipped" in out
-
-
-def test_an_interrupt_says_stopped(cli, monkeypatch):
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fedran_bench.cli.run.execute", stop)
-    code, out, err = cli("bench", "run", DIGITS)
-    assert code == 130
-    assert "Stopped: the same command continues from here." in out
-    assert err.strip() == "fedran: stopped"
 
 
 def test_a_device_that_is_not_there_is_refused_before_the_first_run(cli):
@@ -255,13 +216,3 @@ def test_the_column_of_labels_may_have_another_name(cli, tmp_path):
         "bench", "run", "--method", "fedncm", "--dataset", "digits", "--label", "kind"
     )
     assert (code, "label_column names a column of a CSV or Parquet file" in err) == (2, True)
-
-
-def test_uploads_that_are_larger_than_their_rows_are_mentioned_once_at_the_end(cli):
-    small = ("--set", "method.rank=4", "--set", "method.out_features=16", "--set", "stream.tasks=1")
-    given = ("bench", "run", "--method", "fedran", "--method", "fedncm", "--dataset", "digits")
-    code, out, _ = cli(*given)
-    assert code == 0
-    assert len(re.findall(r"FedRAN: .* MiB of uploads describe 315.5 KiB of rows", out)) == 1
-    assert "lower rank takes less, and `fedran plan` finds them.\nLook at them" in out
-    assert "uploads describe" not in cli(*given, *small)[1]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.hostile import make
-from helpers.toy_federation import make_toy, with_images
+from helpers.bench.hostile import make
+from helpers.bench.toy_federation import make_toy, with_images
 
 NOTHING = [
     "exact",

@@ -15,8 +15,8 @@ from fedran_bench.methods.fine_tuned import FineTuned  # noqa: E402
 from fedran_bench.methods.protocol import Claims, ClientData  # noqa: E402
 from fedran_bench.methods.registry import METHODS, make_method, settings  # noqa: E402
 from fedran_bench.run.runner import PreparedJob, run  # noqa: E402
-from helpers.tiny_vit import WIDTH, tiny_vit  # noqa: E402
-from helpers.toy_training import Rounds, make_images, make_tasks  # noqa: E402
+from helpers.bench.tiny_vit import WIDTH, tiny_vit  # noqa: E402
+from helpers.bench.toy_training import Rounds, make_images, make_tasks  # noqa: E402
 
 SMALL = {
     "out_features": 24,
@@ -75,22 +75,6 @@ def test_the_stage_is_the_same_method_on_features_of_the_adapted_network(key, da
     assert method.family == plain(key).family
 
 
-@pytest.mark.parametrize("key", ["fedran", "fedran-mixture", "exact"])
-def test_resume_after_any_round_gives_the_same_result(key, dataset, stream):
-    method = tuned(key)
-    straight = Rounds(method, dataset, stream).run(2)
-    rounds = Rounds(method, dataset, stream)
-    for t in range(2):
-        for r in range(method.rounds(t)):
-            rounds.state = method.load(method.dump(rounds.state), rounds.spec, 0)
-            for name, cstate in rounds.cstates.items():
-                rounds.cstates[name] = method.load_client(method.dump_client(cstate))
-            rounds.one(t, r)
-    assert method.dump(rounds.state) == method.dump(straight.state)
-    X = rounds.data.X_test
-    assert np.array_equal(method.predict(rounds.state, X), method.predict(straight.state, X))
-
-
 def test_predictions_do_not_depend_on_what_was_predicted_before(dataset, stream):
     method = tuned("exact")
     states = [Rounds(method, dataset, stream, seed).run(1).state for seed in (0, 1)]
@@ -115,18 +99,6 @@ def test_nothing_of_the_network_changes_after_task_0(dataset, stream):
     assert np.array_equal(method.stage.adapted_features(adapters, X), before)
     assert rounds.state.head.fingerprint == head.fingerprint
     assert method.embed(rounds.state, X) is None
-
-
-def test_the_fingerprint_names_network_and_adapters(dataset, stream):
-    heads = []
-    for seed in (0, 1):
-        rounds = Rounds(tuned(), dataset, stream, seed).run(1)
-        heads.append(rounds.state.head.fingerprint)
-    one, other = (dict(f.fields) for f in heads)
-    assert one["backbone"].startswith("vit-16x2x2")
-    assert one["kind"] == "cosine"
-    assert one["adapters"] != other["adapters"]
-    assert one["weights"] == other["weights"]
 
 
 def test_an_upload_made_with_other_adapters_is_refused(dataset, stream):
@@ -180,23 +152,6 @@ def test_clients_without_rows_and_rows_without_labels(dataset, stream):
     few = ClientData("client-0", "0", data.X[:-2], data.y[:-2])
     sent = method.client(None, message, few, 0)[1]
     assert method.client(None, message, replace(data, y=labels), 0)[1] == sent
-
-
-def test_predicting_too_early_and_foreign_messages_are_clear_errors(dataset, stream):
-    method = tuned()
-    rounds = Rounds(method, dataset, stream)
-    with pytest.raises(ValueError, match="no task was aggregated"):
-        method.predict(rounds.state, rounds.data.X_test)
-    upload = Rounds(tuned("exact"), dataset, stream).run(1).uploads(1, 0)
-    with pytest.raises(ValueError, match="kind: expected"):
-        method.aggregate(rounds.state, 0, 0, upload)
-    with pytest.raises(ValueError, match="kind: expected task0-frozen"):
-        method.client(
-            None,
-            fedran.encode(Rounds(method, dataset, stream).run(1).state.head),
-            rounds.rows(0, 0),
-            0,
-        )
 
 
 @pytest.mark.parametrize("key", ["finetune", "pilora", "send-images"])

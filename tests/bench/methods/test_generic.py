@@ -14,11 +14,10 @@ from fedran_bench.methods.analytic.class_means import ClassSumsClient
 from fedran_bench.methods.prompted.base import PromptedMethod
 from fedran_bench.methods.protocol import ClientData, Spec
 from fedran_bench.methods.registry import METHODS, make_method, settings
-from fedran_bench.methods.trained.training.fedavg import FedAvg
-from fedran_bench.run.checkpoint import Checkpoint
+from fedran_bench.methods.trained.fedavg import FedAvg
 from fedran_bench.run.runner import PreparedJob, run
-from fedran_bench.streams.stream import Stream, Task, make_stream
-from helpers.tiny_vit import tiny_vit
+from fedran_bench.streams import Stream, Task, make_stream
+from helpers.bench.tiny_vit import tiny_vit
 
 SMALL = {
     "out_features": 96,
@@ -171,15 +170,11 @@ def first_uploads(method, dataset, stream):
     return one_round(method, state, {}, dataset, stream, 0, 0)
 
 
-def learn(method, dataset, stream, reverse=False, reload=False):
-    spec = spec_of(method, dataset, stream)
-    state, cstates, bytes_up = method.init(spec, 0), {}, []
+def learn(method, dataset, stream, reverse=False):
+    state, cstates, bytes_up = method.init(spec_of(method, dataset, stream), 0), {}, []
     for t in range(len(stream.tasks)):
         sent = np.zeros(stream.n_clients, int)
         for r in range(method.rounds(t)):
-            if reload:
-                state = method.load(method.dump(state), spec, 0)
-                cstates = {k: method.load_client(method.dump_client(c)) for k, c in cstates.items()}
             uploads = one_round(method, state, cstates, dataset, stream, t, r)
             sent += [len(b) for b in uploads.values()]
             ordered = dict(reversed(uploads.items())) if reverse else uploads
@@ -208,16 +203,6 @@ def test_learns_what_it_sees_and_reports_what_it_carried(key, result_of, learned
 def test_nothing_but_an_offer_is_downloaded_before_the_first_task(key, result_of):
     most = 1000 if key in OFFERED else 0
     assert max(result_of(key).tasks[0].bytes_down) <= most
-
-
-@each(KEYS)
-def test_resume_equals_uninterrupted(key, dataset, stream, learned):
-    method, straight = make(key), learned(key).state
-    state = learn(method, dataset, stream, reload=True).state
-    assert method.dump(state) == method.dump(straight)
-    assert np.array_equal(
-        predictions(method, state, dataset), predictions(method, straight, dataset)
-    )
 
 
 @each([k for k in KEYS if make(k).claims.order_free])
@@ -271,29 +256,6 @@ def test_nan_is_refused(key, dataset, stream):
     message = method.broadcast(method.init(spec_of(method, dataset, stream), 0), 0, 0)
     with pytest.raises(ValueError, match="NaN"):
         method.client(None, message, ClientData("c", "0", X, dataset.y_train[rows]), 0)
-
-
-@each(KEYS)
-def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
-    key, dataset, stream, result_of, tmp_path
-):
-    job, straight = PreparedJob(key, make(key), dataset, stream), result_of(key)
-
-    def stop(what):
-        if what.startswith("task 2: solved"):
-            raise KeyboardInterrupt
-
-    checkpoint = Checkpoint(tmp_path / "run.ckpt", seconds=0)
-    with pytest.raises(KeyboardInterrupt):
-        run(job, progress=stop, checkpoint=checkpoint)
-    said = []
-    resumed = run(job, progress=said.append, checkpoint=checkpoint)
-    assert len(said) == job.steps
-    assert "task 2: already done" in said
-    assert resumed.run_id == straight.run_id
-    assert resumed.acc == straight.acc
-    assert resumed.class_right == straight.class_right
-    assert [t.bytes_up for t in resumed.tasks] == [t.bytes_up for t in straight.tasks]
 
 
 @each(KEYS)

@@ -1,24 +1,20 @@
-"""Methods from outside the package: by module and class, by entry point, and incomplete ones."""
+"""Methods from outside the package: by module and class, and incomplete ones."""
 
 import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fedran_bench.methods.base import arrays_from_bytes, arrays_to_bytes
-from fedran_bench.methods.protocol import Spec
-from fedran_bench.methods.registry import METHODS, known_methods, make_method
 from fedran_bench.results.result import read_results
 from fedran_bench.run.config import load_config
 from fedran_bench.run.job import jobs
 from fedran_bench.run.runner import PreparedJob
-from helpers.wanderer import Wanderer, toy_dataset, toy_stream
+from helpers.bench.wanderer import Wanderer, toy_dataset, toy_stream
 
 PAGE = (Path(__file__).parents[3] / "docs/how-to/add-a-method.md").read_text()
 MODULE = re.search(r"^```python\n(.*?)^```", PAGE, re.M | re.S)[1]
-CONFIG, ENTRY = re.findall(r"^```toml\n(.*?)^```", PAGE, re.M | re.S)
+CONFIG = re.search(r"^```toml\n(.*?)^```", PAGE, re.M | re.S)[1]
 
 
 @pytest.fixture(autouse=True)
@@ -50,32 +46,6 @@ def test_the_documented_experiment_runs_a_method_from_a_file(cli, tmp_path):
     (tmp_path / "my_methods.py").write_text(MODULE + "\n# changed\n")
     changed = [job.prepare().run_id for job in jobs(load_config("mine.toml"))]
     assert (changed[0] != first, changed[1] != second, changed[2] == third) == (True, True, True)
-
-
-def test_an_override_reaches_a_method_from_outside(cli):
-    code, out, _ = cli("bench", "run", "mine.toml", "--dry-run", "--set", "method.pull=3")
-    assert code == 0
-    assert "Pulled means, pull 3 on digits" in out
-
-
-def test_an_installed_package_offers_methods_by_entry_points(cli, tmp_path, monkeypatch):
-    info = tmp_path / "site" / "mine-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    line = re.search(r"^pulled-means = \"(.*)\"", ENTRY, re.M)[1]
-    group = re.search(r"entry-points\.\"(.*)\"", ENTRY)[1]
-    points = f"[{group}]\npulled-means = {line}\nbroken = nowhere:Thing\nfedran = {line}\n"
-    (info / "entry_points.txt").write_text(points)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert known_methods() == [*METHODS, "pulled-means", "broken"]
-    assert make_method("pulled-means", {"pull": 2}).params() == {"pull": 2.0}
-    assert type(make_method("fedran")) is METHODS["fedran"]
-    with pytest.raises(ValueError, match=r"did you mean 'pulled-means'"):
-        make_method("pulled-mean")
-    code, out, _ = cli("bench", "methods")
-    assert code == 0
-    assert re.search(r"^  pulled-means +\S", out, re.M)
-    assert "broken cannot be loaded: method 'broken': no module 'nowhere'" in out
 
 
 @pytest.mark.parametrize(
@@ -114,23 +84,3 @@ def test_a_class_without_a_file_has_no_hash_but_runs():
     dataset = toy_dataset()
     job = PreparedJob("typed", space["Typed"](), dataset, toy_stream(dataset))
     assert set(job.hashes) == {"stream", "features"}
-
-
-def test_states_that_are_dictionaries_of_arrays_are_saved_and_others_are_refused():
-    state = {
-        "a": np.arange(6).reshape(1, 2, 3),
-        "labels": np.array(["x", "yz"]),
-        "none": np.ones(0),
-    }
-    spec = Spec(3, (("x",),), ("client-0",))
-    method = make_method("my_methods:PulledMeans")
-    found = method.load(method.dump(state), spec, 0)
-    assert found.keys() == state.keys()
-    for name, array in state.items():
-        assert np.array_equal(found[name], array)
-        assert found[name].dtype == array.dtype
-    with pytest.raises(TypeError, match="overrides dump and load"):
-        method.dump([1, 2])
-    with pytest.raises(ValueError, match=r"[Oo]bject"):
-        arrays_to_bytes({"a": np.array([object()])})
-    assert arrays_from_bytes(arrays_to_bytes({})) == {}

@@ -2,9 +2,7 @@
 
 import pytest
 
-from helpers.made_up import METHODS, made_up, studies
-from helpers.made_up_trained import heads, scratch
-from helpers.made_up_vit import vit
+from helpers.bench.made_up import METHODS, heads, made_up, scratch, studies, vit
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=http://x.example/>\x1b[2J\u202e" + "w" * 3000
 

@@ -21,7 +21,7 @@ from fedran_bench.report.export import (
 )
 from fedran_bench.report.pages import all_tables, make_pages
 from fedran_bench.report.tables import Cell, Column, Table
-from helpers.made_up import METHODS, made_up
+from helpers.bench.made_up import METHODS, made_up
 
 TABLE = Table(
     "Title, 5 %",

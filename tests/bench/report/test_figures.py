@@ -17,8 +17,7 @@ from fedran_bench.report.figures import (
 from fedran_bench.report.pages import load_results
 from fedran_bench.report.verdict import main_setting
 from fedran_bench.results.grouping import comparisons, groups
-from helpers.made_up import METHODS, made_up
-from helpers.made_up_trained import scratch
+from helpers.bench.made_up import METHODS, made_up, scratch
 
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[3]
@@ -40,7 +39,7 @@ def messages():
 
 
 def drawn(runs):
-    return [render(c, png=False)[0] for c in charts(*main_setting(groups(runs)), "name")]
+    return [render(c) for c in charts(*main_setting(groups(runs)), "name")]
 
 
 def test_the_pareto_front_holds_the_points_that_no_other_beats():

@@ -26,10 +26,10 @@ def test_the_printed_bytes_follow_from_8_bytes_per_number_and_all_classes():
 
 def test_a_setting_finds_the_table_with_its_backbone():
     assert printed_for(SETTING).accuracy("fedran-paper") == (76.54, 67.33)
-    assert printed_for(SETTING).mib("stsa-e") == 194.59
+    assert printed_for(SETTING).cost("mib", "stsa-e") == 194.59
     vit = printed_for(replace(SETTING, dataset="cifar100-vit", tasks=10, beta=0.5))
     assert (vit.backbone, vit.accuracy("fedran-paper")) == ("ViT-B/16", (93.91, 89.90))
-    assert vit.seconds("fedran-paper") is None
+    assert vit.cost("seconds", "fedran-paper") is None
     assert printed_for(replace(SETTING, beta=0.3)).accuracy("fedran-paper") is None
     assert printed_for(SETTING).accuracy("fedncm") is None
 

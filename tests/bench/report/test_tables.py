@@ -4,8 +4,7 @@ import pytest
 
 from fedran_bench.report.tables import command, command_table, comparison_table, method_table
 from fedran_bench.results.grouping import groups
-from helpers.made_up import made_up
-from helpers.made_up_trained import heads, scratch
+from helpers.bench.made_up import heads, made_up, scratch
 
 
 def cells(table, heading):
@@ -62,10 +61,9 @@ def test_the_papers_figures_stand_beside_the_methods_that_it_runs():
     assert not any(c.printed for c in elsewhere.columns)
 
 
-def test_drift_and_budgets_are_shown_where_they_are_recorded():
-    table = method_table(groups(scratch(budgets={"bytes": 1e6, "seconds": 1e6})), "")
+def test_drift_is_shown_where_it_is_recorded():
+    table = method_table(groups(scratch()), "")
     assert set(texts(table, "drift").values()) == {"1.1"}
-    assert set(texts(table, "budgets").values()) == {"bytes missed by 1 of 1 runs, seconds met"}
 
 
 def test_a_short_table_keeps_the_known_and_the_best_methods():

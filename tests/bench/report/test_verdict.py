@@ -21,9 +21,7 @@ from fedran_bench.report.verdict import (
     verdict,
 )
 from fedran_bench.results.grouping import groups
-from helpers.made_up import METHODS, made_up
-from helpers.made_up_trained import heads, scratch
-from helpers.made_up_vit import vit
+from helpers.bench.made_up import METHODS, heads, made_up, scratch, vit
 
 
 def test_every_kind_is_led_by_its_most_accurate_method():
@@ -63,16 +61,6 @@ def test_the_verdict_says_when_another_method_is_better_and_smaller():
     assert re.search(r"X: .* points more than FedRAN, 10 times fewer bytes\)", rival)
 
 
-def test_equally_accurate_yardsticks_are_represented_by_the_one_with_fewer_bytes():
-    send = {"family": "reference", "acc": [[0.9]], "tasks": 1}
-    small = made_up("send-features-8bit", "8 bits", upload=10_000, **send)
-    large = made_up("send-features", "32 bits", upload=40_000, **send)
-    for order in ([small, large], [large, small]):
-        lines = verdict(groups([made_up("fedran", tasks=1), *order]))
-        assert any("(8 bits)" in line for line in lines)
-        assert not any("(32 bits)" in line for line in lines)
-
-
 @pytest.mark.parametrize(("label", "least"), [("Mixture", 1), ("Mixture, at least 5", 5)])
 def test_a_quoted_mixture_says_its_least_group_once(label, least):
     params = {"group_size": 6, "min_group": least}
@@ -104,13 +92,6 @@ def test_a_verdict_has_one_to_six_lines(runs):
     assert 1 <= len(verdict(groups(runs))) <= LINES
 
 
-def test_variants_of_one_method_are_listed():
-    runs = [made_up("fedran-dp", f"DP {e}", level=0.5 + e / 50, upload=2**20) for e in (1, 3, 8)]
-    best, *others = verdict(groups(runs))
-    assert best.startswith("DP 8 classifies ")
-    assert [line.partition(":")[0] for line in others] == ["DP 1", "DP 3"]
-
-
 def test_all_rows_in_one_place_are_never_called_the_best_method():
     runs = [made_up("joint", "Joint", level=0.99, family="reference"), made_up("x", "X", level=0.5)]
     first, last = verdict(groups(runs))
@@ -137,15 +118,6 @@ def test_a_tie_is_not_called_the_most_accurate():
     line = overall_verdict([*won, *tie])[-1]
     assert line.startswith("In 1 of 2 comparisons ")
     assert "in 1 as accurate as the best other one" in line
-
-
-def test_runs_on_a_fine_tuned_network_are_a_comparison_of_their_own():
-    tuned = {"params": {"task0": {}}, "dataset": "b"}
-    frozen = [made_up("fedran", dataset="b"), made_up("x", "X", level=0.5, dataset="b")]
-    other = [made_up("fedran", "F", level=0.5, **tuned), made_up("x", "Y", level=0.6, **tuned)]
-    line = overall_verdict([*frozen, *other])[-1]
-    assert line.startswith("In 1 of 2 comparisons ")
-    assert "(Y on " in line
 
 
 def test_the_main_beta_has_the_most_methods_and_is_the_most_skewed_of_equals():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedran_bench.results.grouping import by_setting, comparisons, groups
-from helpers.made_up import made_up
+from helpers.bench.made_up import made_up
 
 
 def test_mean_and_spread_are_those_of_numpy():

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedran_bench.results import metrics
+from fedran_bench.results import grouping as metrics
 from fedran_bench.results.result import Result, Seconds, TaskRecord
-from helpers.made_up import made_up
-from helpers.made_up_trained import heads, scratch
+from helpers.bench.made_up import made_up
 
 
 def test_metrics_are_the_papers_formulas():
@@ -29,21 +28,13 @@ def test_metrics_are_the_papers_formulas():
 
 def test_bytes_and_seconds_are_the_papers_formulas():
     records = [
-        TaskRecord([5, 9], [0, 0], Seconds([1.0, 3.0], 4.0), formula_bytes=70, peak_rss=10),
-        TaskRecord([7, 2], [3, 4], Seconds([2.0, 2.0], 6.0), formula_bytes=90, peak_rss=20),
+        TaskRecord([5, 9], [0, 0], Seconds([1.0, 3.0], 4.0), formula_bytes=70),
+        TaskRecord([7, 2], [3, 4], Seconds([2.0, 2.0], 6.0), formula_bytes=90),
     ]
-    r = replace(made_up(tasks=2), tasks=records)
-    r = replace(r, bytes_down_final=8, budgets={"bytes": 8.0, "seconds": 7.0, "drift": 0.0})
+    r = replace(made_up(tasks=2), tasks=records, bytes_down_final=8)
     assert r.max_upload == 9
     assert metrics.max_download(r) == 8
     assert metrics.formula_upload(r) == 90
     assert metrics.client_seconds(r) == pytest.approx(2.0)
     assert metrics.server_seconds(r) == pytest.approx(5.0)
     assert metrics.task_seconds(r) == pytest.approx(7.0)
-    assert metrics.budgets_met(r) == {"bytes": False, "seconds": True, "drift": True}
-
-
-def test_a_frozen_head_meets_a_drift_budget_and_a_trained_network_does_not():
-    budgets = {"drift": 0.5}
-    assert metrics.budgets_met(heads(budgets=budgets)[0]) == {"drift": True}
-    assert metrics.budgets_met(scratch(budgets=budgets)[0]) == {"drift": False}

@@ -16,7 +16,7 @@ from fedran_bench.results.result import (
 from fedran_bench.run.config import load_config, parse_config
 from fedran_bench.run.progress import PlainReporter
 from fedran_bench.run.sweep import execute
-from helpers.made_up import made_up
+from helpers.bench.made_up import made_up
 
 ROOT = Path(__file__).parents[3]
 CONFIG = 'dataset = "digits"\n[stream]\ntasks = 2\nclients = 2\nbeta = 1\n[[method]]\nkey = "afl"\n'
@@ -56,11 +56,6 @@ def test_every_committed_configuration_names_its_study():
     assert all("\nstudy = " in f.read_text() for f in files)
     assert {load_config(f).study for f in files} == set(STUDIES)
     assert set(STUDIES) >= ABLATIONS
-
-
-def test_a_result_carries_the_study_whatever_the_file_is_called(sweep):
-    (result,) = read_results([sweep('study = "rank"\n' + CONFIG).file])
-    assert (result.study, result.config) == ("rank", "any_name.toml")
 
 
 def test_a_run_of_another_study_is_run_again_under_that_study(sweep):

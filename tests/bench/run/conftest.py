@@ -8,8 +8,8 @@ import pytest
 
 from fedran_bench.run.config import load_config
 from fedran_bench.run.runner import PreparedJob, run
-from helpers.small_sweep import CONFIG, TWO_METHODS
-from helpers.wanderer import Wanderer, toy_dataset, toy_stream
+from helpers.bench.small_sweep import CONFIG, TWO_METHODS
+from helpers.bench.wanderer import Wanderer, toy_dataset, toy_stream
 
 
 @pytest.fixture

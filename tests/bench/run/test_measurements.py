@@ -8,10 +8,9 @@ import pytest
 from fedran.paper import prototype_labels
 from fedran_bench.methods.protocol import ClientData, Spec
 from fedran_bench.methods.registry import make_method
-from fedran_bench.results import metrics
 from fedran_bench.run.runner import PreparedJob, run
-from fedran_bench.streams.stream import Stream, Task, make_stream
-from helpers.wanderer import CLIENTS, ROUNDS, Wanderer, labels_of
+from fedran_bench.streams import make_stream
+from helpers.bench.wanderer import CLIENTS, ROUNDS, Wanderer, labels_of
 
 
 def by_hand(method, dataset, stream, seed):
@@ -121,20 +120,13 @@ def test_extraction_seconds_are_rows_times_seconds_per_row(dataset, stream, resu
     untimed = replace(dataset, seconds_per_row=None)
     found = run(PreparedJob("fedncm", make_method("fedncm"), untimed, stream))
     assert found.tasks[0].seconds.extraction is None
-    told = run(PreparedJob("fedncm", make_method("fedncm"), untimed, stream, seconds_per_row=2.0))
-    assert told.tasks[0].seconds.extraction == [2.0 * len(r) for r in stream.tasks[0].rows]
-    measured = run(
-        PreparedJob("fedncm", make_method("fedncm"), dataset, stream, seconds_per_row=2.0)
-    )
-    assert measured.tasks[0].seconds.extraction == [0.5 * len(r) for r in stream.tasks[0].rows]
 
 
-def test_seconds_and_memory_are_measured(result):
+def test_seconds_are_measured(result):
     for record in result.tasks:
         assert len(record.seconds.client) == CLIENTS
         assert all(0 < s < 10 for s in record.seconds.client)
         assert 0 < record.seconds.server < 10
-        assert record.peak_rss > 10 * 2**20
 
 
 def test_the_ridge_of_each_task_is_recorded(dataset, stream, result):
@@ -144,20 +136,6 @@ def test_the_ridge_of_each_task_is_recorded(dataset, stream, result):
     assert all(t.lam is None and t.f is None for t in result.tasks)
 
 
-def test_budgets_are_kept_and_checked(dataset, stream):
-    def met(**budgets):
-        job = PreparedJob("wanderer", Wanderer(), dataset, stream, budgets=budgets)
-        return metrics.budgets_met(run(job))
-
-    assert met(bytes=1.0, seconds=1000.0, drift=0.0) == {
-        "bytes": False,
-        "seconds": True,
-        "drift": False,
-    }
-    assert met(bytes=1e9, drift=1e9) == {"bytes": True, "drift": True}
-    assert met() == {}
-
-
 def test_a_method_that_diverges_says_so(dataset, stream):
     class Diverging(Wanderer):
         def embed(self, state, X):
@@ -165,12 +143,3 @@ def test_a_method_that_diverges_says_so(dataset, stream):
 
     with pytest.raises(ValueError, match="diverged"):
         run(PreparedJob("wanderer", Diverging(), dataset, stream))
-
-
-def test_a_drift_that_was_not_measured_does_not_meet_a_budget(dataset, stream):
-    empty = np.zeros(0, dtype=np.int64)
-    tasks = [Task(t.classes, (empty, np.concatenate(t.rows))) for t in stream.tasks]
-    job = PreparedJob("w", Wanderer(), dataset, Stream(tuple(tasks), {}), budgets={"drift": 0.01})
-    found = run(job)
-    assert found.drift == []
-    assert not metrics.budgets_met(found).get("drift", False)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from helpers.small_sweep import TWO_METHODS
+from helpers.bench.small_sweep import TWO_METHODS
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,7 @@ from helpers.small_sweep import TWO_METHODS
         ('stream.partitioner="iid"', lambda e: e.streams[0]["partitioner"] == "iid"),
         ("dataset=har-dsa19", lambda e: e.datasets == ("har-dsa19",)),
         ("name=a name = b", lambda e: e.name == "a name = b"),
-        ("run.gram_error=true", lambda e: e.gram_error is True),
-        ("budgets.bytes=1_000", lambda e: e.budgets == {"bytes": 1000.0}),
+        ("run.projection_seed=1_000", lambda e: e.projection_seeds == (1000,)),
         ("method.rank=64", lambda e: [m.params.get("rank") for m in e.methods] == [64, None]),
         (
             "method.rank=[64,128]",
@@ -85,10 +84,3 @@ def test_a_wrong_override_is_refused_with_the_closest_setting(override, words, t
     with pytest.raises(ValueError, match=re.escape(words)) as refusal:
         two_methods(TWO_METHODS, override)
     assert "\n" not in str(refusal.value)
-
-
-def test_keeping_methods_of_a_single_table_is_refused_in_a_sentence(two_methods):
-    with pytest.raises(ValueError, match=r"\[\[method\]\]"):
-        two_methods(
-            TWO_METHODS.split("[[method]]")[0] + '[method]\nkey = "afl"\n', "methods=fedncm"
-        )

@@ -20,8 +20,8 @@ from fedran_bench.run import machine, processes
 from fedran_bench.run.machine import THREAD_VARIABLES, usable_cores
 from fedran_bench.run.processes import one_line
 from fedran_bench.run.sweep import execute
-from helpers.listener import Listener, Stopper
-from helpers.small_sweep import BROKEN, CONFIG, measured
+from helpers.bench.listener import Listener, Stopper
+from helpers.bench.small_sweep import BROKEN, CONFIG, measured
 
 
 def test_runs_side_by_side_give_the_same_results(config, tmp_path):
@@ -188,14 +188,3 @@ def test_an_interrupt_starts_no_more_runs(config, tmp_path):
         execute(config(text, "methods=fedncm"), tmp_path / "out", listener, workers=2)
     assert len(listener.of("start")) < 10
     assert multiprocessing.active_children() == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak")
-def test_the_peak_of_memory_can_be_reset():
-    machine.reset_peak_memory()
-    before = machine.peak_memory()
-    block = np.ones(2**25)
-    assert machine.peak_memory() > before + 2**27
-    del block
-    machine.reset_peak_memory()
-    assert machine.peak_memory() < before + 2**26

@@ -1,16 +1,13 @@
 """A sweep runs nothing twice and loses nothing, whenever it was interrupted."""
 
-import functools
 import json
 
 import pytest
 
-from fedran_bench.results.result import Result, finished, read_results
-from fedran_bench.run import processes
-from fedran_bench.run.checkpoint import Checkpoint
+from fedran_bench.results.result import Result, finished
 from fedran_bench.run.sweep import execute
-from helpers.listener import Listener, Stopper
-from helpers.small_sweep import CONFIG, measured
+from helpers.bench.listener import Listener, Stopper
+from helpers.bench.small_sweep import CONFIG, measured
 
 
 def test_every_run_is_one_line_of_results(config, tmp_path):
@@ -22,12 +19,8 @@ def test_every_run_is_one_line_of_results(config, tmp_path):
     assert len(lines) == 4
     assert {json.loads(line)["config"] for line in lines} == {"c.toml"}
     assert {json.loads(line)["side_by_side"] for line in lines} == {1}
-    assert all(json.loads(line)["budgets"] == {"bytes": 1e6} for line in lines)
     assert len(listener.of("finished")) == len(listener.of("start")) == 4
     assert len(listener.of("step")) == sum(p.steps for p in listener.planned)
-    assert not (tmp_path / "out" / "checkpoints").exists() or not any(
-        (tmp_path / "out" / "checkpoints").iterdir()
-    )
 
 
 def test_a_second_sweep_runs_nothing(config, tmp_path):
@@ -82,36 +75,13 @@ def test_a_foreign_line_is_refused_with_its_number(line, config, tmp_path):
     assert file.read_text() == text
 
 
-@pytest.mark.parametrize(
-    ("kind", "at", "done"), [("step", 0, 0), ("step", 4, 0), ("step", 9, 1), ("start", 2, 2)]
-)
-def test_an_interrupted_sweep_continues_from_its_checkpoint(
-    kind, at, done, config, tmp_path, monkeypatch
-):
-    straight = measured(execute(config(), tmp_path / "straight", Listener()).file)
-    monkeypatch.setattr(processes, "Checkpoint", functools.partial(Checkpoint, seconds=0))
-    with pytest.raises(KeyboardInterrupt):
-        execute(config(), tmp_path / "out", Stopper(kind, at))
-    listener = Listener()
-    outcome = execute(config(), tmp_path / "out", listener)
-    assert (outcome.done, outcome.skipped) == (4 - done, done)
-    assert measured(outcome.file) == straight
-    before = [h for h in listener.of("step") if "already done" in h[1]]
-    assert len(before) == (3 if (kind, at) in (("step", 4), ("step", 9)) else 0)
-    assert not any((tmp_path / "out" / "checkpoints").iterdir())
-
-
 def test_an_interrupt_after_a_run_does_not_lose_it(config, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         execute(config(), tmp_path / "out", Stopper("finished", 0))
-    assert execute(config(), tmp_path / "out", Listener()).skipped == 1
-
-
-def test_asking_for_the_gram_error_later_measures_it(config, tmp_path):
-    execute(config(CONFIG, "methods=fedran"), tmp_path / "out", Listener())
-    later = config(CONFIG, "methods=fedran", "run.gram_error=true")
-    outcome = execute(later, tmp_path / "out", Listener())
-    assert all(t.gram_error is not None for r in read_results([outcome.file]) for t in r.tasks)
+    outcome = execute(config(), tmp_path / "out", Listener())
+    assert (outcome.done, outcome.skipped) == (3, 1)
+    straight = execute(config(), tmp_path / "straight", Listener())
+    assert measured(outcome.file) == measured(straight.file)
 
 
 @pytest.mark.parametrize("line", ["{}", '{"run_id": 1, "schema": 99}', "[]", "nonsense"])

@@ -13,9 +13,9 @@ from fedran.data.dataset import Dataset
 from fedran_bench.methods.registry import make_method
 from fedran_bench.results.result import Result, code_hash
 from fedran_bench.run.runner import PreparedJob, run
-from fedran_bench.streams.stream import Stream, Task, make_stream
-from helpers import wanderer
-from helpers.wanderer import CLIENTS, Wanderer
+from fedran_bench.streams import Stream, Task, make_stream
+from helpers.bench import wanderer
+from helpers.bench.wanderer import CLIENTS, Wanderer
 
 
 def test_a_result_holds_everything_needed_to_repeat_the_run(dataset, stream):
@@ -23,7 +23,6 @@ def test_a_result_holds_everything_needed_to_repeat_the_run(dataset, stream):
         *("wanderer", Wanderer(), dataset, stream, 2, "label"),
         study="runtime",
         config="c.toml",
-        budgets={"drift": 1.0},
     )
     found = run(job)
     assert found.run_id == job.run_id
@@ -84,7 +83,7 @@ def test_a_client_whose_rows_all_lack_labels_takes_part(key, dataset, stream):
     hidden = (np.zeros(len(first.rows[0]), dtype=bool), *first.labelled[1:])
     odd = replace(stream, tasks=(replace(first, labelled=hidden), *stream.tasks[1:]))
     params = {"out_features": 32} if key != "fedcof" else {}
-    found = run(PreparedJob(key, make_method(key, params), dataset, odd, gram_error=True))
+    found = run(PreparedJob(key, make_method(key, params), dataset, odd))
     assert found.tasks[0].label_rate[0] == 0.0
     assert found.A_T > 60
 

@@ -1,17 +1,13 @@
 """Streams and options of a sweep; one failure does not stop the other runs."""
 
-import numpy as np
 import pytest
 
-from fedran.data.catalogue import digits
 from fedran_bench.results.result import read_results
 from fedran_bench.run import processes
 from fedran_bench.run.sweep import execute, list_runs
-from fedran_bench.streams.stream import make_stream
-from fedran_bench.streams.stream_file import load_stream, save_stream
-from helpers.listener import Listener
-from helpers.small_sweep import BROKEN, CONFIG, measured
-from helpers.tiny_vit import tiny_vit
+from helpers.bench.listener import Listener
+from helpers.bench.small_sweep import BROKEN, CONFIG
+from helpers.bench.tiny_vit import tiny_vit
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(config, tmp_path):
@@ -43,50 +39,6 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_first_run(
     with pytest.raises(PermissionError, match="out: this folder cannot be written"):
         execute(config(), tmp_path / "out", listener)
     assert listener.of("start") == []
-
-
-def test_a_stream_file_takes_the_place_of_settings(config, tmp_path):
-    made = make_stream(digits().y_train, n_tasks=2, n_clients=2, beta=0.5, seed=1)
-    save_stream(made, tmp_path / "s.json")
-    text = 'dataset = "digits"\n[stream]\nfile = "s.json"\n[[method]]\nkey = "fedncm"\n'
-    by_file = measured(execute(config(text), tmp_path / "file", Listener()).file)
-    text = CONFIG.replace("seed = [1, 2]", "seed = 1")
-    by_settings = measured(execute(config(text), tmp_path / "settings", Listener()).file)
-    assert by_file["fedncm", 1] == by_settings["fedncm", 1]
-
-
-def test_streams_are_written_to_files_that_can_be_run_again(config, tmp_path):
-    folder = tmp_path / "new" / "streams"
-    outcome = execute(config(), tmp_path / "out", Listener(), streams=folder)
-    kept = sorted(folder.iterdir())
-    results = {r.hashes["stream"]: r for r in read_results([outcome.file])}
-    assert [p.name for p in kept] == sorted(f"digits-{h[:12]}.json" for h in results)
-    assert {load_stream(p).hash for p in kept} == set(results)
-    before = [p.stat().st_mtime_ns for p in kept]
-    execute(config(), tmp_path / "out", Listener(), streams=folder)
-    assert [p.stat().st_mtime_ns for p in sorted(folder.iterdir())] == before
-
-
-def test_a_stream_made_for_other_labels_is_refused(config, tmp_path):
-    other = make_stream(np.repeat([0, 1, 2], 30), n_tasks=2, n_clients=2, beta=0.5, seed=1)
-    save_stream(other, tmp_path / "s.json")
-    text = 'dataset = "digits"\n[stream]\nfile = "s.json"\n[[method]]\nkey = "fedncm"\n'
-    with pytest.raises(ValueError, match="another dataset"):
-        execute(config(text), tmp_path / "out", Listener())
-
-
-def test_the_configuration_gives_seconds_per_row_if_the_dataset_does_not(config, tmp_path):
-    experiment = config(CONFIG, "run.seconds_per_row=0.5", "methods=fedncm")
-    outcome = execute(experiment, tmp_path / "out", Listener())
-    for r in read_results([outcome.file]):
-        total = sum(sum(t.seconds.extraction) for t in r.tasks)
-        assert total == pytest.approx(0.5 * len(digits().y_train))
-
-
-def test_the_gram_error_is_recorded_where_asked_for(config, tmp_path):
-    outcome = execute(config(CONFIG, "run.gram_error=true"), tmp_path / "out", Listener())
-    for r in read_results([outcome.file]):
-        assert all((t.gram_error is None) == (r.key == "fedncm") for t in r.tasks)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory")])
@@ -122,7 +74,6 @@ def test_a_list_of_runs_names_what_is_already_done_and_writes_nothing(config, tm
     [
         ("dataset=none.npz", "none.npz"),
         ("stream.partitioner=natural", "needs a group for every row"),
-        ('stream={file="none.json"}', "none.json: no such file"),
     ],
 )
 def test_a_list_of_runs_finds_data_and_streams_that_are_not_possible(

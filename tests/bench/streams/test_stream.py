@@ -1,11 +1,11 @@
-"""Streams: order, partition and masks, each with a seed of its own."""
+"""Streams: order, partition and masks."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran_bench.streams.stream import Stream, Task, make_stream
+from fedran_bench.streams import make_stream
 
 LABELS = np.repeat(np.arange(7), [40, 11, 25, 60, 3, 18, 31])
 GROUPS = np.arange(len(LABELS)) % 4
@@ -40,7 +40,7 @@ def test_stream_follows_the_published_recipe():
         assert [list(r) for r in task.rows] == expected
 
 
-@pytest.mark.parametrize("partitioner", ["dirichlet", "capped", "iid", "natural"])
+@pytest.mark.parametrize("partitioner", ["dirichlet", "iid", "natural"])
 @given(seed=st.integers(0, 2**32), tasks=st.integers(1, 3), clients=st.integers(1, 4))
 def test_streams_hold_every_row_once_in_the_task_of_its_class(partitioner, seed, tasks, clients):
     stream = stream_of(
@@ -63,11 +63,9 @@ def test_streams_hold_every_row_once_in_the_task_of_its_class(partitioner, seed,
     ("more", "expected"),
     [
         ({"partitioner": "dirichlet"}, "1a5b13b86f2d1305"),
-        ({"partitioner": "capped"}, "1aba4f23061e83d7"),
         ({"partitioner": "iid"}, "65795230aa5125cb"),
         ({"partitioner": "natural", "groups": GROUPS}, "f1ea2e22af147819"),
         ({"label_rate": 0.2}, "7251da22920ac42a"),
-        ({"partition_seed": 5, "label_rate": 0.2, "mask_seed": 9}, "ba9931f095866b5d"),
     ],
 )
 def test_streams_stay_as_published(more, expected):
@@ -77,44 +75,19 @@ def test_streams_stay_as_published(more, expected):
 
 def test_streams_do_not_depend_on_the_global_random_state():
     np.random.seed(1)
-    first = stream_of(label_rate=0.5, partitioner="capped").hash
+    first = stream_of(label_rate=0.5, partitioner="iid").hash
     before = np.random.get_state()[1].copy()
     np.random.seed(2)
-    assert stream_of(label_rate=0.5, partitioner="capped").hash == first
+    assert stream_of(label_rate=0.5, partitioner="iid").hash == first
     np.random.seed(1)
     stream_of(label_rate=0.5)
     assert np.array_equal(np.random.get_state()[1], before)
 
 
-def test_partition_seed_changes_the_rows_and_nothing_else():
-    first = stream_of(partition_seed=3, label_rate=0.5)
-    other = stream_of(partition_seed=4, label_rate=0.5)
-    assert [t.classes for t in other.tasks] == [t.classes for t in first.tasks]
-    assert rows_of(other) != rows_of(first)
-    assert other.seeds == {"order": 1, "partition": 4, "mask": 1}
-
-
-def test_mask_seed_changes_the_masks_and_nothing_else():
-    first, other = stream_of(label_rate=0.5), stream_of(label_rate=0.5, mask_seed=8)
-    assert rows_of(other) == rows_of(first)
-    assert masks_of(other) != masks_of(first)
-    assert other.seeds["mask"] == 8
-    assert rows_of(stream_of(label_rate=1.0)) == rows_of(first)
-
-
-def test_order_seed_with_fixed_partition_seed_changes_the_order():
-    first, other = stream_of(partition_seed=3), stream_of(partition_seed=3, seed=2)
-    assert [t.classes for t in other.tasks] != [t.classes for t in first.tasks]
-
-
-def test_missing_seeds_default_to_the_first_seed():
-    assert stream_of(seed=6).seeds == {"order": 6, "partition": 6, "mask": 6}
-
-
 @given(
     st.floats(0.01, 0.99),
     st.floats(0.01, 0.99),
-    st.sampled_from(["dirichlet", "capped", "iid"]),
+    st.sampled_from(["dirichlet", "iid"]),
     st.integers(0, 1000),
 )
 def test_masks_of_smaller_rates_lie_within_those_of_larger_ones(low, high, partitioner, seed):
@@ -130,39 +103,12 @@ def test_masks_of_smaller_rates_lie_within_those_of_larger_ones(low, high, parti
 
 def test_masks_follow_the_published_recipe():
     """Uniform row by row, within each client and task."""
-    stream = stream_of(label_rate=0.3, mask_seed=11)
+    stream = stream_of(label_rate=0.3, seed=11)
     for t, task in enumerate(stream.tasks):
         rng = np.random.default_rng([11, t])
         for k, rows in enumerate(task.rows):
             expected = [rng.random() < 0.3 for _ in rows]
             assert task.has_label(k).tolist() == expected
-
-
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
-def test_the_share_of_labels_is_the_rate_in_every_client_and_task(rate):
-    labels = np.repeat(np.arange(4), 10_000)
-    stream = stream_of(labels, n_tasks=2, partitioner="iid", label_rate=rate)
-    for task in stream.tasks:
-        for k, rows in enumerate(task.rows):
-            deviation = np.sqrt(rate * (1 - rate) / len(rows))
-            assert abs(task.has_label(k).mean() - rate) < 5 * deviation
-
-
-def test_masks_differ_between_tasks_of_equal_size():
-    stream = stream_of(np.repeat([0, 1], 50), n_tasks=2, n_clients=2, partitioner="iid")
-    masked = stream_of(
-        np.repeat([0, 1], 50), n_tasks=2, n_clients=2, partitioner="iid", label_rate=0.5
-    )
-    masks = [m.tolist() for t in masked.tasks for m in t.labelled]
-    assert len({tuple(m) for m in masks}) == 4
-    assert rows_of(stream) == rows_of(masked)
-
-
-def test_label_rate_one_means_no_mask():
-    stream = stream_of(label_rate=1.0)
-    assert masks_of(stream) == [[], [], []]
-    assert all(t.has_label(k).all() for t in stream.tasks for k in range(4))
-    assert all(len(t.has_label(k)) == len(t.rows[k]) for t in stream.tasks for k in range(4))
 
 
 @pytest.mark.parametrize("rate", [0, -0.1, 1.01, np.nan])
@@ -175,14 +121,11 @@ def test_the_hash_of_a_stream_changes_when_anything_changes():
     base = stream_of(label_rate=0.5)
     changed = [
         stream_of(label_rate=0.5, seed=2),
-        stream_of(label_rate=0.5, partition_seed=2),
-        stream_of(label_rate=0.5, mask_seed=2),
         stream_of(label_rate=0.6),
         stream_of(),
         stream_of(label_rate=0.5, beta=0.4),
         stream_of(label_rate=0.5, n_clients=5),
         stream_of(label_rate=0.5, n_tasks=2),
-        stream_of(label_rate=0.5, partitioner="capped"),
         stream_of(label_rate=0.5, partitioner="iid"),
         stream_of(LABELS.astype(str), label_rate=0.5),
     ]
@@ -191,24 +134,11 @@ def test_the_hash_of_a_stream_changes_when_anything_changes():
     assert stream_of(label_rate=0.5).hash == base.hash
 
 
-def test_the_hash_of_a_stream_covers_the_order_of_rows_and_clients():
-    one, two = np.array([0, 1]), np.array([2])
-    streams = [
-        Stream((Task((0,), rows),), {}) for rows in ((one, two), (two, one), (one[::-1], two))
-    ]
-    assert len({s.hash for s in streams}) == 3
-
-
 def test_streams_can_have_text_labels():
     stream = make_stream(np.array(["b", "a", "b", "c"]), n_tasks=3, n_clients=1, beta=1, seed=0)
     assert stream.seen(2) == ("a", "b", "c")
     assert all(type(c) is str for t in stream.tasks for c in t.classes)
     assert len(stream.hash) == 64
-
-
-def test_uneven_tasks_still_hold_every_class():
-    stream = stream_of(n_tasks=4)
-    assert sorted(len(t.classes) for t in stream.tasks) == [1, 2, 2, 2]
 
 
 def test_the_settings_of_a_stream_describe_how_it_was_made():
@@ -233,12 +163,11 @@ def test_more_tasks_than_classes_is_refused(n_tasks):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"partitioner": "dirichlt"}, "must be one of dirichlet, capped, iid, natural"),
+        ({"partitioner": "dirichlt"}, "must be one of dirichlet, iid, natural"),
         ({"n_clients": None}, "partitioner 'dirichlet' needs n_clients"),
         ({"beta": None}, "partitioner 'dirichlet' needs beta"),
         ({"partitioner": "natural"}, "needs a group for every row, got none"),
         ({"partitioner": "natural", "groups": GROUPS[:5]}, "got 5 for 188 rows"),
-        ({"partitioner": "capped", "n_clients": 200}, "gives every client a row: 200 clients"),
     ],
 )
 def test_streams_that_cannot_be_made_say_why(more, words):

@@ -219,7 +219,7 @@ def test_a_backbone_that_is_missing_damaged_or_another_one_is_a_problem(paths):
     pytest.importorskip("torch")
     pytest.importorskip("PIL")
     from fedran.backbones.vit import vit_backbone
-    from helpers.tiny_vit import tiny_vit
+    from helpers.bench.tiny_vit import tiny_vit
 
     images = np.zeros((6, 8, 8, 3), np.uint8)
     np.savez(paths.folder / "data" / "may.npz", images=images, labels=["a"] * 6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,11 @@ from fedran_bench.methods.analytic.base import (
     LARGEST_GRAM,
     AnalyticMethod,
     Positive,
+    Raw,
     labelled_rows,
     require_range,
     unregularised_head,
 )
-from fedran_bench.methods.analytic.feature_maps import Raw
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
 ROUNDING = 2.0**-24
@@ -64,27 +64,12 @@ class AFL(AnalyticMethod):
 
     gamma: Positive = 1.0
     """The local ridge."""
-    remove_ridge: bool = True
-    """Remove the local ridges at the end. The published code evaluates both heads."""
-
+    name = "AFL"
+    claims = Claims(order_free=True, partition_free=True, exact=True)
+    verified = "yes: equals joint least squares and the weights of the published code"
+    removes_ridge: ClassVar[bool] = True
+    """Whether the local ridges are removed at the end. The published code evaluates both heads."""
     sends = "packed (d, d) Gram of the raw features, float32, and local weights, float64"
-
-    @property
-    def name(self) -> str:
-        """As in tables: the head after or before the removal."""
-        return "AFL" if self.remove_ridge else "AFL (ridge kept)"
-
-    @property
-    def claims(self) -> Claims:
-        """Least squares is free of the partition; the ridge that stays grows with the uploads."""
-        free = self.remove_ridge
-        return Claims(order_free=True, partition_free=free, exact=free)
-
-    @property
-    def verified(self) -> str:
-        """What it was checked against."""
-        joint = "joint least squares" if self.remove_ridge else "a joint ridge"
-        return f"yes: equals {joint} and the weights of the published code on small inputs"
 
     def formula(self, in_features: int, n_classes: int) -> int:
         """(d^2 + d C) x 4 bytes."""
@@ -154,7 +139,7 @@ class AFL(AnalyticMethod):
         W = _columns(state.weights, classes, len(state.gram))
         G = state.gram - added * np.eye(len(state.gram))
         accounts = Accounts(state.n_rows, float(np.trace(G)))
-        if not self.remove_ridge:
+        if not self.removes_ridge:
             B = state.gram @ W
             solution = solve_gram(np.asfortranarray(G), B, added)
             sums = ClassSums(classes, B, (0,) * len(classes))  # AFL needs no counts
@@ -169,43 +154,15 @@ class AFL(AnalyticMethod):
         route = f"least squares over {len(values)} of {len(G)} directions"
         return unregularised_head(W, values, accounts, classes, route)
 
-    def dump(self, state: AflState) -> bytes:
-        """Weights and Gram; the head follows from them."""
-        d = state.phi.out_features
-        classes = ordered(state.weights)
-        fields = {
-            "classes": list(classes),
-            "members": state.members,
-            "n_rows": state.n_rows,
-            "rounding": state.rounding,
-        }
-        gram = np.zeros((d, d)) if state.gram is None else state.gram
-        rows = np.ascontiguousarray(_columns(state.weights, classes, d).T)
-        return pack("afl-state", fields, {"gram": gram, "weights": rows})
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> AflState:
-        """The state that ``dump`` wrote."""
-        message = unpack(blob, FILE_LIMITS)
-        d = spec.in_features
-        classes = message.header.labels("classes", FILE_LIMITS)
-        rows = message.tensor("weights", "F64", (len(classes), d))
-        members = message.header.integer("members")
-        state = AflState(
-            Raw(d),
-            dict(zip(classes, rows, strict=True)),
-            message.tensor("gram", "F64", (d, d)) if members else None,
-            members,
-            message.header.integer("n_rows"),
-            message.header.number("rounding"),
-        )
-        return replace(state, head=self._finish(state))
-
 
 @dataclass(frozen=True)
 class AFLRidgeKept(AFL):
     """The head before the ridges are removed: a joint ridge of gamma times the uploads."""
 
-    remove_ridge: bool = False
+    name = "AFL (ridge kept)"
+    claims = Claims(order_free=True)
+    verified = "yes: equals a joint ridge and the weights of the published code"
+    removes_ridge: ClassVar[bool] = False
 
 
 def join(Wu: Matrix, Cu: Matrix, Wv: Matrix, Cv: Matrix) -> tuple[Matrix, Matrix]:

@@ -1,18 +1,27 @@
-"""What analytic methods share: one round per task, frozen features, checks, heads."""
+"""What analytic methods share: one round per task, frozen features, feature maps, checks."""
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Array, as_matrix, cast, namespace, require_finite, to_device
+from fedran.core._linalg.arrays import (
+    Array,
+    as_matrix,
+    cast,
+    device,
+    like,
+    namespace,
+    require_finite,
+    to_device,
+)
+from fedran.core._linalg.blas import matmul
 from fedran.core.errors import Refused
 from fedran.core.features import Kind, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
@@ -21,10 +30,8 @@ from fedran.core.solve.head import Diagnosis, Head
 from fedran.core.sums.accounts import Accounts
 from fedran.settings import at_least, positive
 from fedran.wire.codec import encode
-from fedran.wire.container import Container, pack, unpack
-from fedran.wire.validation import FILE_LIMITS
-from fedran_bench.methods.base import BaseMethod
-from fedran_bench.methods.protocol import ClientData
+from fedran.wire.container import Container, pack
+from fedran_bench.methods.protocol import BaseMethod, ClientData
 
 LARGEST_GRAM = 1e30
 """Larger entries of a Gram would overflow float32 once some clients are added."""
@@ -108,19 +115,6 @@ def read_integers(message: Container, size: int) -> NDArray[np.uint32]:
     return message.tensor("vector", "U8", (4 * size,)).view("<u4")
 
 
-def pack_uploads(kind: str, uploads: Sequence[bytes]) -> bytes:
-    """The state of a server that keeps all uploads."""
-    return pack(kind, {"sizes": [len(blob) for blob in uploads]}, {"uploads": b"".join(uploads)})
-
-
-def unpack_uploads(kind: str, blob: bytes) -> tuple[bytes, ...]:
-    """Inverse of ``pack_uploads``."""
-    message = unpack(blob, FILE_LIMITS).of_kind(kind)
-    sizes, joined = message.header.items("sizes", 10**7), message.stream("uploads")
-    ends = np.cumsum(message.header.integers("sizes", len(sizes), 1), dtype=np.int64).tolist()
-    return tuple(joined[i:j] for i, j in pairwise([0, *ends]))
-
-
 def require_range(values: Array, name: str, largest: float) -> None:
     """Refuse NaN, infinity and values that would overflow once they are squared or added."""
     peak = np.max(np.abs(values), initial=0.0)  # NaN if any value is NaN
@@ -175,3 +169,116 @@ def trained_head(
         residual=0.0,
     )
     return Head(cast(weights, "float32"), classes, diagnosis)
+
+
+BLOCK_ROWS = 4096
+
+
+class Raw:
+    """Z unchanged."""
+
+    fingerprint: Fingerprint | None = None
+
+    def __init__(self, in_features: int) -> None:
+        self.in_features = in_features
+
+    @property
+    def out_features(self) -> int:
+        """M, the width of the output."""
+        return self.in_features
+
+    def __call__(self, Z: Array) -> Array:
+        """Z in float32."""
+        return cast(as_matrix(Z, "Z", self.in_features), "float32")
+
+    def blocks(self, Z: Array) -> Iterator[tuple[slice, Array]]:
+        """Iterate over (rows, mapped rows) in blocks."""
+        for i in range(0, len(Z), BLOCK_ROWS):
+            rows = slice(i, min(i + BLOCK_ROWS, len(Z)))
+            yield rows, self(Z[rows])
+
+
+class WithBias(Raw):
+    """Z and a column of ones, so that a linear classifier has an intercept."""
+
+    @property
+    def out_features(self) -> int:
+        """One more than Z has."""
+        return self.in_features + 1
+
+    def __call__(self, Z: Array) -> Array:
+        """[Z, 1] in float32."""
+        Z = super().__call__(Z)
+        xp = namespace(Z)
+        ones = xp.ones((Z.shape[0], 1), dtype=Z.dtype, device=device(Z))
+        return xp.concat([Z, ones], axis=1)
+
+
+class Projection(Raw):
+    """Z P without an activation, to measure what the nonlinearity adds."""
+
+    def __init__(self, in_features: int, out_features: int, seed: int) -> None:
+        super().__init__(in_features)
+        self.random = RandomFeatures(in_features, out_features, kind="relu", seed=seed)
+
+    @property
+    def out_features(self) -> int:
+        """M."""
+        return self.random.out_features
+
+    def __call__(self, Z: Array) -> Array:
+        """Z P in float32."""
+        Z = super().__call__(Z)
+        return matmul(Z, self.random.projection_like(Z))
+
+
+FeatureMap = RandomFeatures | Raw
+"""A map from features Z (n, d) to the inputs (n, M) of a linear classifier."""
+
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+"""The usual constants of Adam."""
+
+
+def softmax_regression(
+    X: Array,
+    codes: NDArray[np.int64],
+    n_classes: int,
+    *,
+    epochs: int,
+    batch: int,
+    lr: float,
+    weight_decay: float,
+    seed: int,
+) -> Array:
+    """Weights (d, C) that minimise the mean cross-entropy of ``softmax(X W)`` against ``codes``.
+
+    AdamW with a constant learning rate, started at zero: the problem is convex. The rows are
+    permuted before every epoch. The same code runs in NumPy and on a torch device, with the same
+    permutations. A column of ones in X gives an intercept, which decays like the other weights,
+    as in ``torch.optim.AdamW``. 6 n d C operations per epoch.
+    """
+    xp = namespace(X)
+    W = like(np.zeros((X.shape[1], n_classes), dtype=np.float32), X)
+    mean, square = xp.zeros_like(W), xp.zeros_like(W)
+    y, index = like(codes, X), like(np.arange(min(batch, len(codes))), X)
+    random = np.random.RandomState(seed)
+    step = 0
+    for _ in range(epochs):
+        order = like(random.permutation(len(codes)), X)
+        for i in range(0, len(codes), batch):
+            rows = order[i : i + batch]
+            part = X[rows]
+            error = part @ W
+            error -= xp.max(error, axis=1, keepdims=True)
+            error = xp.exp(error)
+            error /= xp.sum(error, axis=1, keepdims=True)
+            error[index[: error.shape[0]], y[rows]] -= 1
+            gradient = part.T @ (error / error.shape[0])
+            step += 1
+            mean += (1 - BETA1) * (gradient - mean)
+            square += (1 - BETA2) * (gradient * gradient - square)
+            scale = xp.sqrt(square / (1 - BETA2**step)) + EPSILON
+            W *= 1 - lr * weight_decay
+            W -= (lr / (1 - BETA1**step)) * mean / scale
+    return W

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,13 +20,11 @@ from fedran_bench.methods.analytic.base import (
     LARGEST_GRAM,
     AnalyticMethod,
     Positive,
+    Raw,
     labelled_rows,
-    pack_uploads,
     require_range,
     unit_columns,
-    unpack_uploads,
 )
-from fedran_bench.methods.analytic.feature_maps import Raw
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
 
@@ -45,7 +44,7 @@ class ClassSumsClient(AnalyticMethod):
         self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """Sums and counts of the labelled rows."""
-        return cstate, pack_sums(ClassSums.from_codes(*labelled_rows(data)), np.float32)
+        return cstate, pack_sums(ClassSums.from_codes(*labelled_rows(data)))
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class FedNCM(ClassSumsClient):
 
     def broadcast(self, state: ClassSums, task: int, round_: int) -> bytes:
         """The class sums and counts so far, in float32."""
-        return pack_sums(state, np.float32) if state else b""
+        return pack_sums(state) if state else b""
 
     def aggregate(self, state: ClassSums, task: int, round_: int, uploads: Uploads) -> ClassSums:
         """Add sums and counts."""
@@ -76,27 +75,21 @@ class FedNCM(ClassSumsClient):
         scores = X @ (state.means / np.where(norms > 0, norms, 1.0)).astype(X.dtype)
         return label_array(state.classes)[scores.argmax(axis=1)]
 
-    def dump(self, state: ClassSums) -> bytes:
-        """Sums and counts."""
-        return pack_sums(state, np.float64)
 
-    def load(self, blob: bytes, spec: Spec, seed: int) -> ClassSums:
-        """The state that ``dump`` wrote."""
-        return unpack_sums(blob, spec.in_features, "F64")
-
-
-def pack_sums(sums: ClassSums, dtype: type) -> bytes:
+def pack_sums(sums: ClassSums) -> bytes:
     """A message of kind ``class-sums``: one row of sums and one count per class."""
     fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
-    return pack("class-sums", fields, {"sums": np.ascontiguousarray(sums.sums.T.astype(dtype))})
+    return pack(
+        "class-sums", fields, {"sums": np.ascontiguousarray(sums.sums.T.astype(np.float32))}
+    )
 
 
-def unpack_sums(blob: bytes, width: int, dtype: str = "F32") -> ClassSums:
+def unpack_sums(blob: bytes, width: int) -> ClassSums:
     """Inverse of ``pack_sums``; refused unless complete, in range and ``width`` wide."""
     message = unpack(blob, FILE_LIMITS).of_kind("class-sums")
     classes = message.header.labels("classes", FILE_LIMITS)
     counts = message.header.integers("counts", len(classes), 1)
-    rows = message.tensor("sums", dtype, (len(classes), width)).astype(np.float64)
+    rows = message.tensor("sums", "F32", (len(classes), width)).astype(np.float64)
     require_range(rows, "sums", LARGEST_GRAM)
     return ClassSums(classes, rows.T, tuple(counts))
 
@@ -106,7 +99,7 @@ class CofState:
     """All uploads, and the newest head."""
 
     phi: Raw
-    uploads: tuple[bytes, ...] = ()
+    uploads: Sequence[ClassSums] = ()
     head: Head | None = None
 
 
@@ -133,17 +126,15 @@ class FedCOF(ClassSumsClient):
 
     def aggregate(self, state: CofState, task: int, round_: int, uploads: Uploads) -> CofState:
         """Collect the class sums, estimate the covariances, solve."""
-        return self._solved(replace(state, uploads=state.uploads + tuple(uploads.values())))
-
-    def _solved(self, state: CofState) -> CofState:
-        uploads = [unpack_sums(blob, state.phi.in_features) for blob in state.uploads]
-        total = sum(uploads, ClassSums.empty(state.phi.in_features))
+        arrived = [unpack_sums(blob, state.phi.in_features) for blob in uploads.values()]
+        state = replace(state, uploads=[*state.uploads, *arrived])
+        total = sum(state.uploads, ClassSums.empty(state.phi.in_features))
         if not total:
-            return replace(state, head=None)
+            return state
         counts = np.array(total.counts, dtype=np.float64)
         G = np.zeros((total.out_features, total.out_features))
         for c, n in zip(total.classes, counts, strict=True):
-            holders = [u for u in uploads if c in u]
+            holders = [u for u in state.uploads if c in u]
             sums = np.array([u[c] for u in holders])
             G += (n - 1) * scatter(sums, np.array([u.count(c) for u in holders]))
         mean = np.sum(total.sums, axis=1) / counts.sum()
@@ -153,15 +144,6 @@ class FedCOF(ClassSumsClient):
         solution = solve_gram(np.asfortranarray(G), total.sums, lam)
         head = make_head(solution, total, lam, accounts)
         return replace(state, head=unit_columns(head))
-
-    def dump(self, state: CofState) -> bytes:
-        """The uploads; the head follows from them."""
-        return pack_uploads("cof-state", state.uploads)
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> CofState:
-        """The state that ``dump`` wrote, with its head solved again."""
-        uploads = unpack_uploads("cof-state", blob)
-        return self._solved(replace(self.init(spec, seed), uploads=uploads))
 
 
 def scatter(sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:

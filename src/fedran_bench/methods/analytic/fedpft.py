@@ -20,13 +20,11 @@ from fedran_bench.methods.analytic.base import (
     AnalyticMethod,
     Positive,
     Width,
+    WithBias,
     labelled_rows,
-    pack_uploads,
+    softmax_regression,
     trained_head,
-    unpack_uploads,
 )
-from fedran_bench.methods.analytic.feature_maps import WithBias
-from fedran_bench.methods.analytic.softmax_regression import softmax_regression
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
 Covariance = Literal["spherical", "diagonal"]
@@ -121,9 +119,7 @@ class FedPFT(AnalyticMethod):
     def aggregate(self, state: PftState, task: int, round_: int, uploads: Uploads) -> PftState:
         """Check every upload, then train on rows drawn from all mixtures so far."""
         arrived = tuple(uploads[client] for client in sorted(uploads))
-        return self._solved(replace(state, uploads=state.uploads + arrived))
-
-    def _solved(self, state: PftState) -> PftState:
+        state = replace(state, uploads=state.uploads + arrived)
         d, K = state.phi.in_features, self.components
         mixtures = [m for b in state.uploads for m in unpack_mixtures(b, K, d, self.covariance)]
         if not mixtures:
@@ -145,15 +141,6 @@ class FedPFT(AnalyticMethod):
         n_rows = sum(m.count for m in mixtures)
         route = f"trained on {n_rows} rows drawn from {len(mixtures)} mixtures"
         return replace(state, head=trained_head(weights, classes, route, n_rows, d))
-
-    def dump(self, state: PftState) -> bytes:
-        """The uploads; mixtures and head follow from them and the seed."""
-        return pack_uploads("pft-state", state.uploads)
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> PftState:
-        """The state that ``dump`` wrote, with its head trained again."""
-        uploads = unpack_uploads("pft-state", blob)
-        return self._solved(replace(self.init(spec, seed), uploads=uploads))
 
 
 def covariance_size(covariance: Covariance, d: int) -> int:

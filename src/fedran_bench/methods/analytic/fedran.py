@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from fedran.core._linalg.arrays import Array, to_device
+from fedran.core.condense import condense
 from fedran.core.features import RandomFeatures
 from fedran.core.mixture import Mixture
 from fedran.core.pseudo_labels import PseudoLabels, margin_labels
@@ -84,20 +84,6 @@ class AggregatorMethod(AnalyticMethod):
         """The state with its head; without one before any class was seen."""
         head = self.solve(state.aggregator) if state.aggregator.classes else None
         return replace(state, head=head)
-
-    def gram(self, state: ServerState) -> tuple[Callable[[Any], Any], Any]:
-        """What the aggregator's messages add up to."""
-        return state.phi, state.aggregator.gram()
-
-    def dump(self, state: ServerState) -> bytes:
-        """The aggregator; the head follows from it."""
-        return encode(state.aggregator)
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
-        """The aggregator, and its head solved again."""
-        aggregator = decode(blob, Aggregator, device=self.device)
-        phi = self.feature_map(spec.in_features, seed)
-        return self.solved(ServerState(spec, phi, aggregator))
 
 
 @dataclass(frozen=True)
@@ -210,3 +196,45 @@ class FedRANMargin(FedRAN):
     def pseudo_labels(self, Z: Array, H: Array, y: Any) -> PseudoLabels:
         """Our rule on the random features."""
         return margin_labels(H, y, self.margin, self.refit)
+
+
+@dataclass(frozen=True)
+class FedRANMixture(AggregatorMethod):
+    """Every client condenses its rows to a mixture, whose size does not depend on M.
+
+    A class with fewer than ``min_group`` rows at a client is withheld there. The server draws rows
+    from every mixture, maps them and adds them to its exact sum, so a client never computes
+    random features.
+    """
+
+    out_features: Width = 8192
+    """M, the number of random features at the server."""
+    kind: OptionalKind = None
+    """Of the random features; none for the kind that the dataset declares."""
+    group_size: Width = 6
+    """Rows per group, on average."""
+    min_group: Width = 5
+    """Least rows of a group."""
+    directions: Annotated[int, at_least(0)] = 16
+    """Directions of the residuals that all groups share."""
+    lam: OptionalPositive = None
+    """The ridge parameter; none for our rule."""
+    device: str | None = None
+
+    message = Mixture
+    name = "FedRAN-mixture"
+    claims = Claims(order_free=True)
+    verified = "partly: equals the library's own calls; near the exact Gram for groups of one row"
+
+    @property
+    def sends(self) -> str:
+        """Group means and shared directions."""
+        return f"means of groups of about {self.group_size} rows, {self.directions} directions"
+
+    def client(
+        self, cstate: RandomFeatures | None, message: bytes, data: ClientData, seed: int
+    ) -> tuple[RandomFeatures, bytes]:
+        """Condense and encode, on the CPU in any case: groups are found there."""
+        phi = cstate or self.feature_map(data.X.shape[1], seed)
+        sizes = (self.group_size, self.min_group, self.directions)
+        return phi, encode(condense(data.X, data.y, phi, *sizes))

@@ -13,7 +13,7 @@ from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.labels import Label, ordered
 from fedran.core.private.discrete_gaussian import RandomBytes
-from fedran.core.private.dp import Budget, Mechanism, Shares, levels_for
+from fedran.core.private.dp import Budget, Mechanism, levels_for
 from fedran.core.private.noisy_sums import RIDGE, mean_row, noisy_ridge
 from fedran.core.solve.head import Head
 from fedran.core.sums.aggregator import Aggregator
@@ -52,12 +52,6 @@ class FedRANDP(AggregatorMethod):
     drop out. None for all clients."""
     kind: OptionalKind = None
     """How rows are normalised; none for the kind that the dataset declares."""
-    recentre: bool = True
-    """Whether rows of later tasks are measured from the mean that was released before."""
-    gram_share: Positive = Shares().gram
-    """Share of the squared sensitivity that the Gram gets."""
-    ridge: Positive = RIDGE
-    """lambda per spread of the noise of a task's Gram."""
     most_rows: Width = 16384
     """The most rows of one task at all clients together. It fixes the resolution of the integers.
     """
@@ -79,7 +73,7 @@ class FedRANDP(AggregatorMethod):
     def solve(self, aggregator: Aggregator) -> Head:
         """With a ridge in proportion to the noise."""
         accounts, width = aggregator.accounts, aggregator.out_features
-        return aggregator.solve(noisy_ridge(accounts, width, self.ridge))
+        return aggregator.solve(noisy_ridge(accounts, width, RIDGE))
 
     def broadcast(self, state: ServerState, task: int, round_: int) -> bytes:
         """The class list, the number of clients, the released mean and the newest head."""
@@ -136,17 +130,16 @@ class FedRANDP(AggregatorMethod):
     def _center(self, state: ServerState) -> NDArray[np.float64] | None:
         """The mean of all rows released so far, from which rows are measured; None for zero."""
         released = state.aggregator.class_sums
-        return mean_row(released) if self.recentre and released else None
+        return mean_row(released) if released else None
 
     def _mechanism(self, d: int, n_sites: int, center: NDArray[np.float64] | None) -> Mechanism:
-        counts, budget = Shares().counts, Budget(self.epsilon, self.delta)
+        budget = Budget(self.epsilon, self.delta)
         honest = n_sites if self.honest is None else min(self.honest, n_sites)
         mechanism = Mechanism(
             d,
             budget,
             honest,
             levels=levels_for(self.most_rows, budget, n_sites / honest),
-            shares=Shares(self.gram_share, 1 - counts - self.gram_share, counts),
         )
         return mechanism if center is None else mechanism.centred(center)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 
 from fedran import paper
-from fedran.core._linalg.arrays import Array, to_device, to_numpy
+from fedran.core._linalg.arrays import Array, to_device
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
 from fedran.core.pseudo_labels import PseudoLabels
@@ -20,9 +19,7 @@ from fedran.core.sums.aggregator import Aggregator
 from fedran.core.sums.class_sums import ClassSums
 from fedran.settings import between
 from fedran.wire.codec import decode
-from fedran.wire.container import pack, unpack
 from fedran.wire.summary_codec import Precision
-from fedran.wire.validation import FILE_LIMITS, plain_accounts
 from fedran_bench.methods.analytic.base import Positive, Width
 from fedran_bench.methods.analytic.fedran import Bits, SummaryClient
 from fedran_bench.methods.protocol import Claims, Spec, Uploads
@@ -85,44 +82,9 @@ class FedRANPaper(SummaryClient):
         if not summaries:
             return state
         merged = paper.spatial(summaries, self.rank, self.device)
-        return self.solved(replace(state, total=paper.temporal(state.total, merged, self.rank)))
-
-    def solved(self, state: PaperState) -> PaperState:
-        """The state with its head; without one before any class was seen."""
-        if not state.total.classes:
-            return replace(state, head=None)
-        return replace(state, head=paper.solve(state.total, self.lam, state.phi.fingerprint))
-
-    def gram(self, state: PaperState) -> tuple[Callable[[Any], Any], Any]:
-        """V diag(sigma^2) V'."""
-        return state.phi, state.total.gram()
-
-    def dump(self, state: PaperState) -> bytes:
-        """V diag(sigma), B and the accounts; the head follows from them."""
-        labelled, rows = state.total.sums.state()
-        fields = {
-            "classes": labelled["classes"],
-            "counts": labelled["counts"],
-            "accounts": plain_accounts(state.total.accounts),
-            "rank": state.total.rank,
-        }
-        return pack("paper-state", fields, {"factor": to_numpy(state.total.factor), "sums": rows})
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> PaperState:
-        """The state that ``dump`` wrote, and its head solved again."""
-        message = unpack(blob, FILE_LIMITS).of_kind("paper-state")
-        header = message.header
-        classes = header.labels("classes", FILE_LIMITS)
-        counts = tuple(header.integers("counts", len(classes), 1))
-        shape = (self.out_features, header.integer("rank"))
-        rows = message.tensor("sums", "F64", (len(classes), self.out_features))
-        total = Summary(
-            to_device(message.tensor("factor", "F32", shape), self.device),
-            ClassSums(classes, to_device(rows, self.device).T, counts),
-            header.accounts("accounts", totals=True),
-            center=None,
-        )
-        return self.solved(replace(self.init(spec, seed), total=total))
+        total = paper.temporal(state.total, merged, self.rank)
+        head = paper.solve(total, self.lam, state.phi.fingerprint) if total.classes else None
+        return replace(state, total=total, head=head)
 
 
 @dataclass(frozen=True)

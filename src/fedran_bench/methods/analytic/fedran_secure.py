@@ -27,7 +27,6 @@ from fedran.core.solve.head import Head
 from fedran.core.solve.nystrom import sketch_ridge, sketch_to_summary
 from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.aggregator import Aggregator
-from fedran.wire.codec import decode, encode
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.fixed_point import FixedPoint, row_bounds, sketch_fixed_point, sketch_rounding
 from fedran.wire.validation import FILE_LIMITS
@@ -43,7 +42,7 @@ from fedran_bench.methods.analytic.base import (
 from fedran_bench.methods.analytic.fedran import AggregatorMethod, ServerState
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
-OFFER, UPLOAD, STATE = "totals-offer", "totals", "totals-state"
+OFFER, UPLOAD = "totals-offer", "totals"
 Parts: TypeAlias = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Fields and tensors of a message."""
 
@@ -58,7 +57,7 @@ class Sketch:
 
     @classmethod
     def read(cls, message: Container, out_features: int, width: int) -> Sketch:
-        """The one that an offer or a state holds."""
+        """The one that an offer holds."""
         if "omega" in message.tensors:
             codes = message.tensor("omega", "I8", (out_features, width))
             return cls(None, codes, message.header.number("step"))
@@ -66,11 +65,6 @@ class Sketch:
             return cls()
         first, second = message.header.integers("omega_seed", 2, 0, 2**32 - 1)
         return cls((first, second))
-
-    def parts(self) -> Parts:
-        """Fields and tensors of a message."""
-        fields = {"omega_seed": None if self.seed is None else list(self.seed), "step": self.step}
-        return fields, {} if self.codes is None else {"omega": self.codes}
 
     def omega(self, out_features: int, width: int, device: str | None) -> Array | None:
         """The matrix, (M, s) float32 on a device; None for the Gram itself."""
@@ -206,31 +200,16 @@ class FedRANSecure(AggregatorMethod):
                 sketch = Sketch(None, *omega_codes(aware_omega(summary.factor, self.width, seed)))
         return self.solved(replace(state, sketch=sketch))
 
-    def dump(self, state: ServerState) -> bytes:
-        """The aggregator and the next Omega; the head follows from them."""
-        assert isinstance(state, SecureState)
-        fields, tensors = state.sketch.parts()
-        return pack(STATE, fields, {**tensors, "aggregator": encode(state.aggregator)})
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
-        """The state that ``dump`` wrote, with its head solved again."""
-        message = unpack(blob, FILE_LIMITS).of_kind(STATE)
-        loaded = replace(
-            self.init(spec, seed),
-            aggregator=decode(message.stream("aggregator"), Aggregator, device=self.device),
-            sketch=Sketch.read(message, self.out_features, self.width),
-        )
-        return self.solved(loaded)
-
     def _offer(self, state: SecureState, task: int) -> Parts:
-        fields, tensors = state.sketch.parts()
-        offer = {
+        sketch = state.sketch
+        fields = {
             "classes": list(ordered(state.spec.task_classes[task])),
             "n_sites": len(state.spec.clients),
             "fingerprint": dict(state.phi.fingerprint.fields),
-            **fields,
+            "omega_seed": None if sketch.seed is None else list(sketch.seed),
+            "step": sketch.step,
         }
-        return offer, tensors
+        return fields, {} if sketch.codes is None else {"omega": sketch.codes}
 
     def _fixed_point(
         self, phi: RandomFeatures, classes: tuple[Label, ...], n_sites: int

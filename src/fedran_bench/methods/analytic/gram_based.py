@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,15 +19,18 @@ from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.analytic.base import (
     LARGEST_GRAM,
     AnalyticMethod,
+    FeatureMap,
     OptionalKind,
     OptionalPositive,
     Positive,
+    Projection,
+    Raw,
     Width,
+    WithBias,
     labelled_rows,
     require_range,
     unit_columns,
 )
-from fedran_bench.methods.analytic.feature_maps import FeatureMap, Projection, Raw, WithBias
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
 
@@ -75,27 +77,6 @@ class GramServer(AnalyticMethod):
         """The state with its head, where any class was seen."""
         return replace(state, head=self.solve(state)) if state.total.class_sums else state
 
-    def gram(self, state: GramState) -> tuple[Callable[[Any], Any], Any]:
-        """The Gram itself."""
-        return state.phi, state.total.gram()
-
-    def dump(self, state: GramState) -> bytes:
-        """Gram, sums and accounts; the head follows from them."""
-        counts = list(state.total.class_sums.counts)
-        return _pack("gram-state", state.total, "float64", counts=counts, **{"lambda": state.lam})
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> GramState:
-        """The state that ``dump`` wrote, with its head solved again."""
-        state = self.init(spec, seed)
-        dtype = "F32" if self.gram_dtype == "float32" else "F64"
-        message = unpack(blob, FILE_LIMITS).of_kind("gram-state")
-        packed, sums, accounts = _parts(message, state.total.out_features, dtype, "F64")
-        counts = message.header.integers("counts", len(sums.classes), 0)
-        state.total.add_packed(packed, replace(sums, counts=tuple(counts)), accounts)
-        lam = message.header.get("lambda")
-        state.lam = None if lam is None else message.header.number("lambda")
-        return self.solved(state)
-
 
 class GramMethod(GramServer):
     """Every client sends the lower triangle of H'H and its class sums, in float32."""
@@ -115,40 +96,31 @@ class GramMethod(GramServer):
         X, classes, codes = labelled_rows(data)
         total = self.new_total(phi)
         total.add_rows(phi.blocks(to_device(X, self.device)), classes, codes)
-        return phi, _pack("gram", total, "float32")
+        sums, accounts = total.class_sums, total.accounts
+        fields = {
+            "classes": list(sums.classes),
+            "accounts": {"n_rows": accounts.n_rows, "energy": accounts.energy},
+        }
+        rows = to_numpy(sums.sums).T.astype(np.float32, order="C")
+        return phi, pack("gram", fields, {"gram": total.packed_gram(), "sums": rows})
 
     def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Check every upload, then add all, then solve."""
         M = state.phi.out_features
-        messages = [unpack(blob, FILE_LIMITS).of_kind("gram") for blob in uploads.values()]
-        parts = [_parts(message, M, "F32", "F32") for message in messages]
-        for packed, sums, _ in parts:
-            require_range(packed, "gram", LARGEST_GRAM)
-            require_range(sums.sums, "sums", LARGEST_GRAM)
-        for part in parts:
+        for part in [_read(unpack(blob, FILE_LIMITS), M) for blob in uploads.values()]:
             state.total.add_packed(*part)
         return self.solved(state)
 
 
-def _pack(kind: str, total: ExactSum, sums_dtype: str, **extra: Any) -> bytes:
-    sums, accounts = total.class_sums, total.accounts
-    fields = {
-        "classes": list(sums.classes),
-        "accounts": {"n_rows": accounts.n_rows, "energy": accounts.energy},
-        **extra,
-    }
-    rows = to_numpy(sums.sums).T.astype(sums_dtype, order="C")
-    return pack(kind, fields, {"gram": total.packed_gram(), "sums": rows})
-
-
-def _parts(
-    message: Container, M: int, gram_dtype: str, sums_dtype: str
-) -> tuple[NDArray[Any], ClassSums, Accounts]:
-    """The packed Gram, the class sums and the accounts of a message."""
-    classes = message.header.labels("classes", FILE_LIMITS)
-    packed = message.tensor("gram", gram_dtype, (M * (M + 1) // 2,))
-    rows = message.tensor("sums", sums_dtype, (len(classes), M)).astype(np.float64)
-    section = message.header.section("accounts")
+def _read(message: Container, M: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
+    """The packed Gram, the class sums and the accounts of an upload."""
+    header = message.of_kind("gram").header
+    classes = header.labels("classes", FILE_LIMITS)
+    packed = message.tensor("gram", "F32", (M * (M + 1) // 2,))
+    rows = message.tensor("sums", "F32", (len(classes), M)).astype(np.float64)
+    require_range(packed, "gram", LARGEST_GRAM)
+    require_range(rows, "sums", LARGEST_GRAM)
+    section = header.section("accounts")
     accounts = Accounts(section.integer("n_rows"), section.number("energy"))
     # These messages carry no counts, and no solve needs them.
     return packed, ClassSums(classes, rows.T, (0,) * len(classes)), accounts

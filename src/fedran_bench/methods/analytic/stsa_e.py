@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,13 @@ from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums, sum_by_code
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
-from fedran_bench.methods.analytic.base import LARGEST_ROW, Width, labelled_rows, require_range
-from fedran_bench.methods.analytic.feature_maps import FeatureMap
+from fedran_bench.methods.analytic.base import (
+    LARGEST_ROW,
+    FeatureMap,
+    Width,
+    labelled_rows,
+    require_range,
+)
 from fedran_bench.methods.analytic.gram_based import GramState, StsaServer
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
@@ -44,27 +49,16 @@ class STSAE(StsaServer):
 
     dummies: Width = 50
     """Random chunks that a client cuts its rows into."""
-    corrected: bool = False
-    """Count for each class the chunks that hold it, instead of all chunks."""
-
+    name = "STSA-E"
     claims = Claims(order_free=True)
-
-    @property
-    def name(self) -> str:
-        """As in tables: published or corrected."""
-        return "STSA-E (corrected)" if self.corrected else "STSA-E"
+    verified = "partly: equals the published formula; biased when chunks lack classes, as published"
+    corrected: ClassVar[bool] = False
+    """Whether the chunks that hold a class count for it, instead of all chunks."""
 
     @property
     def sends(self) -> str:
         """Class sums and counts of every chunk."""
         return f"class sums and counts of {self.dummies} random chunks, float32"
-
-    @property
-    def verified(self) -> str:
-        """What it was checked against."""
-        if self.corrected:
-            return "yes: exact Gram when every chunk holds one row; unbiased in a simulation"
-        return "partly: equals the published formula; biased when chunks lack classes, as published"
 
     def formula(self, in_features: int, n_classes: int) -> int:
         """(d + 1) C (M + 1) x 8 bytes less the second count, d dummies: the paper's STSA column."""
@@ -122,7 +116,9 @@ class STSAE(StsaServer):
 class STSAECorrected(STSAE):
     """With K_c, the number of chunks that hold class c."""
 
-    corrected: bool = True
+    name = "STSA-E (corrected)"
+    verified = "yes: exact Gram when every chunk holds one row; unbiased in a simulation"
+    corrected: ClassVar[bool] = True
 
 
 def chunks(n: int, dummies: int, seed: int, who: int) -> NDArray[np.int64]:

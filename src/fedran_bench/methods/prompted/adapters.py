@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from fedran.settings import at_least, below_one, positive
 from fedran_bench.methods.prompted.base import PromptedMethod
 from fedran_bench.methods.prompted.frozen_vit import Embedded, find_weights
-from fedran_bench.methods.trained.training.fedavg import ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.training.local_training import ClientRound, seeded_random
-from fedran_bench.methods.trained.training.messages import pack_tensors, unpack_tensors
-from fedran_bench.methods.trained.training.weights import Averaging, check_weights
+from fedran_bench.methods.trained.fedavg import ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.local_training import ClientRound, seeded_random
+from fedran_bench.methods.trained.messages import pack_tensors, unpack_tensors
+from fedran_bench.methods.trained.weights import Averaging, check_weights
 
 if TYPE_CHECKING:
     from fedran.backbones.vit import Adapter

@@ -25,27 +25,28 @@ from fedran_bench.methods.prompted.frozen_vit import (
     FrozenViT,
     find_weights,
     frozen_vit,
+    vit_sizes,
 )
 from fedran_bench.methods.prompted.steps import Step, recorded_step, with_rows
 from fedran_bench.methods.protocol import ClientData, Spec
-from fedran_bench.methods.trained.training.fedavg import FedAvg, ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.training.local_training import (
+from fedran_bench.methods.trained.fedavg import FedAvg, ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.local_training import (
     ClientRound,
     Precision,
     batches,
     cross_entropy,
 )
-from fedran_bench.methods.trained.training.method import IMAGE_SIDE
-from fedran_bench.methods.trained.training.recorded import require_gpu
-from fedran_bench.methods.trained.training.rows import (
+from fedran_bench.methods.trained.method import IMAGE_SIDE
+from fedran_bench.methods.trained.recorded import require_gpu
+from fedran_bench.methods.trained.rows import (
     Rows,
     as_tensor,
     client_rows,
     once_per_task,
     to_device_async,
 )
-from fedran_bench.methods.trained.training.weights import Averaging, average
+from fedran_bench.methods.trained.weights import Averaging, average
 
 HEAD_START = 0.01
 """Factor of the head's new rows, which are drawn by Kaiming's rule."""
@@ -89,9 +90,6 @@ class PromptedMethod(FedAvg, ABC):
     input: ClassVar[Literal["images"]] = "images"
     uses_query: ClassVar[bool] = True
     """Whether the method needs the features of the network without prompts."""
-    can_be_recorded: ClassVar[bool] = True
-    """Whether steps can be recorded: Adam or AdamW, and a loss without random numbers that reads
-    the model, the batch, the task and the number of known classes alone."""
 
     @property
     def name(self) -> str:
@@ -142,6 +140,13 @@ class PromptedMethod(FedAvg, ABC):
         """ValueError where the settings do not suit device or ViT. The runner asks first."""
         require_gpu(self.execution, self.torch_device)
 
+    def require_blocks(self, needed: int, settings: str) -> None:
+        """ValueError where the ViT has fewer blocks than these settings need."""
+        depth = vit_sizes(self.weights).depth
+        if needed > depth:
+            blocks = f"{depth}, the blocks of the network, got {needed}"
+            raise ValueError(f"{settings} must be at most {blocks}")
+
     def init(self, spec: Spec, seed: int) -> ServerState:
         """A head without classes; ``start_task`` adds the other tensors."""
         self.require_possible(len(spec.task_classes))
@@ -190,8 +195,8 @@ class PromptedMethod(FedAvg, ABC):
 
         Raises ValueError if the result is not finite.
         """
-        recorded = self.execution == "recorded" and self.can_be_recorded
-        step = recorded_step(self, client, start) if recorded else Step(self, client, start)
+        make = recorded_step if self.execution == "recorded" else Step
+        step = make(self, client, start)
         for epoch in range(self.epochs):
             step.set_rates(self.rate_share(client.round * self.epochs + epoch))
             parts = batches(len(rows), self.batch, client.random)

@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar
 from fedran.settings import Rule, at_least
 from fedran_bench.methods.prompted.base import PromptedMethod, add_rows
 from fedran_bench.methods.prompted.frozen_vit import Embedded, vit_sizes
-from fedran_bench.methods.trained.training.fedavg import ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.training.local_training import seeded_random
+from fedran_bench.methods.trained.fedavg import ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.local_training import seeded_random
 
 EVEN = Rule(lambda v: v >= 2 and v % 2 == 0, "an even number of at least 2")
 POOL = ("components", "keys", "attention")
@@ -53,12 +53,8 @@ class FedCODAPrompt(PromptedMethod):
     def require_possible(self, n_tasks: int) -> None:
         """ValueError also where the ViT has too few blocks, or is too narrow for the components."""
         super().require_possible(n_tasks)
+        self.require_blocks(self.blocks, "blocks")
         sizes = vit_sizes(self.weights)
-        if self.blocks > sizes.depth:
-            raise ValueError(
-                f"blocks must be at most {sizes.depth}, the blocks of the network, "
-                f"got {self.blocks}"
-            )
         if self.components * n_tasks > sizes.width:
             raise ValueError(
                 f"components must be at most {sizes.width // n_tasks}, so that those of {n_tasks} "

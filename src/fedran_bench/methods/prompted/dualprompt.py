@@ -11,10 +11,10 @@ from typing import Annotated, ClassVar, Literal
 
 from fedran.settings import at_least, positive
 from fedran_bench.methods.prompted.base import PromptedMethod, add_rows
-from fedran_bench.methods.prompted.frozen_vit import Embedded, vit_sizes
-from fedran_bench.methods.trained.training.fedavg import ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.training.local_training import ClientRound, seeded_random
+from fedran_bench.methods.prompted.frozen_vit import Embedded
+from fedran_bench.methods.trained.fedavg import ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.local_training import ClientRound, seeded_random
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,7 @@ class FedDualPrompt(PromptedMethod):
     def require_possible(self, n_tasks: int) -> None:
         """ValueError also where the ViT has too few blocks."""
         super().require_possible(n_tasks)
-        depth = vit_sizes(self.weights).depth
-        if self.general_blocks + self.task_blocks > depth:
-            raise ValueError(
-                f"general_blocks + task_blocks must be at most {depth}, the blocks of the "
-                f"network, got {self.general_blocks} + {self.task_blocks}"
-            )
+        self.require_blocks(self.general_blocks + self.task_blocks, "general_blocks + task_blocks")
 
     def start_task(self, state: ServerState) -> ServerState:
         """Add the prompt and the key of the task, and at first the general prompt."""

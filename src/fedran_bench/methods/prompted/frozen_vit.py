@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedran.data.catalogue import VARIABLE
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, load_torch, torch
-from fedran_bench.methods.trained.training.local_training import Precision
+from fedran_bench.methods.trained.lazy_torch import Tensor, load_torch, torch
+from fedran_bench.methods.trained.local_training import Precision
 
 if TYPE_CHECKING:
     from fedran.backbones.preprocessing import Preprocessing

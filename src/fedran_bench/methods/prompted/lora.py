@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedran_bench.methods.prompted.frozen_vit import FrozenViT, frozen_vit
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
 
 
 def random_down(*shape: int, random: Any) -> Tensor:

@@ -20,11 +20,11 @@ from fedran_bench.methods.prompted.lora import (
     unpack_symmetric,
 )
 from fedran_bench.methods.prompted.steps import with_rows
-from fedran_bench.methods.trained.training.fedavg import ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.training.local_training import ClientRound, Memory, seeded_random
-from fedran_bench.methods.trained.training.messages import add_prefix, strip_prefix
-from fedran_bench.methods.trained.training.weights import average, check_weights
+from fedran_bench.methods.trained.fedavg import ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.local_training import ClientRound, Memory, seeded_random
+from fedran_bench.methods.trained.messages import add_prefix, strip_prefix
+from fedran_bench.methods.trained.weights import average, check_weights
 
 KINDS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
 """The linear layers of a block. Tensors of one kind are stacked over the blocks."""

@@ -15,14 +15,14 @@ from fedran_bench.methods.prompted.frozen_vit import ROWS_PER_PASS, Embedded
 from fedran_bench.methods.prompted.lora import changed_features, random_down
 from fedran_bench.methods.prompted.steps import with_rows
 from fedran_bench.methods.protocol import Spec
-from fedran_bench.methods.trained.training.fedavg import ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.training.local_training import (
+from fedran_bench.methods.trained.fedavg import ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.local_training import (
     ClientRound,
     cross_entropy,
     seeded_random,
 )
-from fedran_bench.methods.trained.training.weights import average
+from fedran_bench.methods.trained.weights import average
 
 LAYER = "blocks.0.attn.qkv"
 

@@ -1,7 +1,7 @@
 """Training steps of a few tensors of a model, launched one by one or replayed as CUDA graphs.
 
 A graph reads and writes fixed addresses: the model, the trained rows, the optimiser's state, the
-learning rates and the batch are copied there. See ``trained.training.recorded``.
+learning rates and the batch are copied there. See ``trained.recorded``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedran_bench.methods.prompted.frozen_vit import Embedded
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.training.local_training import ClientRound
-from fedran_bench.methods.trained.training.recorded import Replays, kept_step
-from fedran_bench.methods.trained.training.rows import Rows
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.local_training import ClientRound
+from fedran_bench.methods.trained.recorded import Replays, kept_step
+from fedran_bench.methods.trained.rows import Rows
 
 if TYPE_CHECKING:
     from fedran_bench.methods.prompted.base import PromptedMethod

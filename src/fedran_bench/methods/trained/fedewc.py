@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fedran.settings import at_least
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, load_torch, torch
-from fedran_bench.methods.trained.training.local_training import (
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, load_torch, torch
+from fedran_bench.methods.trained.local_training import (
     ClientRound,
     Memory,
     Precision,
@@ -18,13 +18,13 @@ from fedran_bench.methods.trained.training.local_training import (
     cross_entropy,
     set_training_mode,
 )
-from fedran_bench.methods.trained.training.messages import add_prefix, strip_prefix
-from fedran_bench.methods.trained.training.method import TrainedMethod
-from fedran_bench.methods.trained.training.rows import Rows, network_input
-from fedran_bench.methods.trained.training.weights import student_network
+from fedran_bench.methods.trained.messages import add_prefix, strip_prefix
+from fedran_bench.methods.trained.method import TrainedMethod
+from fedran_bench.methods.trained.rows import Rows, network_input
+from fedran_bench.methods.trained.weights import student_network
 
 if TYPE_CHECKING:
-    from fedran_bench.methods.trained.training.networks import Network
+    from fedran_bench.methods.trained.networks import Network
 
 LARGEST_FISHER = 1e-4
 

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.settings import at_least, positive
-from fedran_bench.methods.trained.training.fedavg import ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, torch
-from fedran_bench.methods.trained.training.local_training import ClientRound, Memory
-from fedran_bench.methods.trained.training.method import TrainedMethod
-from fedran_bench.methods.trained.training.rows import Rows, as_tensor
-from fedran_bench.methods.trained.training.weights import evaluate, teacher_network
+from fedran_bench.methods.trained.fedavg import ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, torch
+from fedran_bench.methods.trained.local_training import ClientRound, Memory
+from fedran_bench.methods.trained.method import TrainedMethod
+from fedran_bench.methods.trained.rows import Rows, as_tensor
+from fedran_bench.methods.trained.weights import evaluate, teacher_network
 
 if TYPE_CHECKING:
-    from fedran_bench.methods.trained.training.networks import Network
+    from fedran_bench.methods.trained.networks import Network
 
 
 @dataclass(frozen=True)

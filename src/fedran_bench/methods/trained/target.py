@@ -7,18 +7,18 @@ from typing import Annotated, Literal
 
 from fedran.settings import at_least, positive
 from fedran_bench.methods.protocol import Spec
-from fedran_bench.methods.trained.training.fedavg import ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, torch
-from fedran_bench.methods.trained.training.local_training import (
+from fedran_bench.methods.trained.fedavg import ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, torch
+from fedran_bench.methods.trained.local_training import (
     ClientRound,
     Memory,
     distillation,
     fast_convolutions,
     stable_seed,
 )
-from fedran_bench.methods.trained.training.method import TrainedMethod
-from fedran_bench.methods.trained.training.rows import Replay, network_input
-from fedran_bench.methods.trained.training.weights import student_network, teacher_network
+from fedran_bench.methods.trained.method import TrainedMethod
+from fedran_bench.methods.trained.rows import Replay, network_input
+from fedran_bench.methods.trained.weights import student_network, teacher_network
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class TARGET(TrainedMethod):
 
     def finish_training(self, state: ServerState) -> ServerState:
         """Make synthetic images from the final model, except after the last task."""
-        from fedran_bench.methods.trained.training.synthesis import SynthesisPlan, synthesise
+        from fedran_bench.methods.trained.synthesis import Synthesis, SynthesisPlan
 
         if state.task + 1 >= len(state.spec.task_classes):
             state.extra.pop("synthetic", None)
@@ -87,8 +87,8 @@ class TARGET(TrainedMethod):
         assert state.spec.image_size is not None
         size = state.spec.image_size
         with fast_convolutions(self.precision == "bfloat16"):
-            made = synthesise(teacher, student, size, plan, seed, self.torch_device)
-        state.extra["synthetic"] = made.images
+            made = Synthesis(teacher, student, size, plan, seed, self.torch_device).run()
+        state.extra["synthetic"] = made
         return state
 
     def extra_download(self, state: ServerState, round_: int) -> Memory:

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from fedran.core.features import RandomFeatures
-from fedran_bench.methods.analytic import feature_maps
-from fedran_bench.methods.analytic.feature_maps import Projection, Raw, WithBias
+from fedran_bench.methods.analytic.base import Projection
 from fedran_bench.methods.analytic.gram_based import Exact
-from helpers.toy_federation import (
+from helpers.bench.toy_federation import (
     assert_labels,
     distance,
     gram_and_sums,
@@ -48,7 +47,7 @@ def test_equals_the_dense_joint_ridge(features, lam, seed, kind):
     wanted = ridge(H, y, classes, wanted_lam)
     assert np.isclose(state.head.diagnosis.lam, wanted_lam, rtol=1e-5)
     assert distance(state.head.weights, wanted) < 1e-3
-    assert distance(method.gram(state)[1], gram_and_sums(H, y, classes)[0]) < 1e-5
+    assert distance(state.total.gram(), gram_and_sums(H, y, classes)[0]) < 1e-5
     scores = mapped(toy.X_test, features, seed) @ wanted
     assert_labels(method.predict(state, toy.X_test), scores, classes, clear=1e-2)
 
@@ -63,17 +62,6 @@ def test_lambda_follows_the_rows_seen_so_far(upto):
     assert distance(state.head.weights, ridge(H, y, in_order(y), lam)) < 1e-3
 
 
-@pytest.mark.parametrize("lam", [0.0, -1.0, float("nan"), float("inf")])
-def test_lambda_must_be_positive_and_finite(lam):
-    with pytest.raises(ValueError, match="lam must be positive"):
-        Exact(M, lam=lam)
-
-
-def test_features_must_be_known():
-    with pytest.raises(ValueError, match="features must be one of random, linear, raw, got 'tanh'"):
-        Exact(M, features="tanh")
-
-
 def test_the_projection_is_the_relu_map_before_its_relu():
     Z = make_toy(0).X_test
     linear, random = Projection(8, M, seed=5), RandomFeatures(8, M, "relu", seed=5)
@@ -81,29 +69,3 @@ def test_the_projection_is_the_relu_map_before_its_relu():
     assert distance(linear(Z), mapped(Z, "linear", 5)) < 1e-6
     assert linear(Z).min() < 0
     assert (linear.in_features, linear.out_features) == (8, M)
-
-
-def test_the_bias_is_a_last_column_of_ones():
-    Z = make_toy(0).X_test
-    H = WithBias(8)(Z)
-    assert H.dtype == np.float32
-    assert np.array_equal(H[:, :8], Z)
-    assert np.array_equal(H[:, 8], np.ones(len(Z)))
-    assert WithBias(8).out_features == 9
-
-
-@pytest.mark.parametrize("phi", [Raw(8), WithBias(8), Projection(8, M, seed=1)])
-def test_blocks_are_the_map_row_by_row(phi, monkeypatch):
-    monkeypatch.setattr(feature_maps, "BLOCK_ROWS", 7)
-    Z = make_toy(0).X_test[:30]
-    found = np.zeros((30, phi.out_features))
-    for rows, H in phi.blocks(Z):
-        assert len(H) <= 7
-        found[rows] += H
-    assert np.allclose(found, phi(Z), atol=1e-5)
-
-
-@pytest.mark.parametrize("phi", [Raw(8), WithBias(8), Projection(8, M, seed=1)])
-def test_rows_of_another_width_are_refused(phi):
-    with pytest.raises(ValueError, match="Z must have 8 columns"):
-        phi(np.zeros((3, 9)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedran_bench.methods.analytic.gram_based import Fed3R
-from helpers.toy_federation import assert_labels, distance, in_order, make_toy, ridge
+from helpers.bench.toy_federation import assert_labels, distance, in_order, make_toy, ridge
 
 
 def with_bias(X):
@@ -29,15 +29,6 @@ def test_equals_the_dense_solve_with_bias_and_unit_weights(seed, kind):
     assert distance(state.head.weights, wanted) < 1e-4
     assert state.head.diagnosis.lam == 0.01
     assert_labels(Fed3R().predict(state, toy.X_test), with_bias(toy.X_test) @ wanted, classes)
-
-
-@pytest.mark.parametrize("upto", [1, 2])
-@pytest.mark.parametrize("lam", [0.01, 30.0])
-def test_lambda_is_absolute_and_the_same_after_every_task(upto, lam):
-    toy = make_toy(3)
-    weights = toy.play(Fed3R(lam), upto=upto).head.weights
-    assert distance(weights, reference(toy, lam, upto)[0]) < 1e-4
-    assert distance(weights, reference(toy, 10 * lam + 20, upto)[0]) > 1e-2
 
 
 def test_the_bias_is_divided_by_the_norm_but_is_not_part_of_it():

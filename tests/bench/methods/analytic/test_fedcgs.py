@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedran_bench.methods.analytic.gaussian import FedCGS
-from helpers.toy_federation import assert_labels, distance, in_order, make_toy
+from helpers.bench.toy_federation import assert_labels, distance, in_order, make_toy
 
 
 def reference(X, y):

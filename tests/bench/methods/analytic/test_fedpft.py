@@ -1,11 +1,14 @@
-"""FedPFT: what clients send, what the server draws, and which classes it then knows."""
+"""FedPFT, and the softmax regression that trains its head."""
+
+from __future__ import annotations
 
 import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
 
+from fedran_bench.methods.analytic.base import softmax_regression
 from fedran_bench.methods.analytic.fedpft import ClassMixture, FedPFT, draw, unpack_mixtures
-from helpers.toy_federation import make_toy
+from helpers.bench.toy_federation import make_toy
 
 
 def mixtures_in(blob, toy, method):
@@ -91,19 +94,46 @@ def test_learns_the_classes_of_all_tasks(options):
     assert sum(m.count for m in mixtures) == state.head.diagnosis.n_rows
 
 
-def test_the_formula_counts_two_bytes_per_parameter():
-    assert FedPFT().formula(10, 3) == 2 * 3 * (10 + 1 + 1)
-    assert FedPFT(components=5, covariance="diagonal").formula(10, 3) == 2 * 15 * (10 + 1 + 10)
-    toy = make_toy(0)
-    for options in ({}, {"components": 2, "covariance": "diagonal"}):
-        method = FedPFT(**options)
-        blob, mixtures = toy.uploads(method, 0)["client-0"], sent(toy, method)
-        body = method.formula(8, len(mixtures))
-        assert body < len(blob) < body + 700
-
-
 def test_features_beyond_float16_are_an_error_at_the_client():
     toy = make_toy(0)
     toy.tasks[0] = [(X * 1e5, y) for X, y in toy.tasks[0]]
     with pytest.raises(ValueError, match="exceed float16; rescale"):
         toy.uploads(FedPFT(), 0)
+
+
+def problem(seed, n=121, d=5, n_classes=4):  # 121: no gradient is zero but for rounding
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(n_classes, size=n)
+    X = (rng.standard_normal((n_classes, d))[codes] + rng.standard_normal((n, d))).astype("f4")
+    return np.hstack([X, np.ones((n, 1), "f4")]), codes
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("batch", "decay"), [(121, 0.0), (50, 0.1), (1, 0.01)])
+def test_every_step_is_that_of_adamw_in_torch(seed, batch, decay):
+    torch = pytest.importorskip("torch")
+    X, codes = problem(seed)
+    options = {"epochs": 3, "batch": batch, "lr": 0.02, "weight_decay": decay, "seed": seed}
+    found = softmax_regression(X, codes, 4, **options)
+    W = torch.zeros(6, 4, requires_grad=True)
+    optimiser = torch.optim.AdamW([W], lr=0.02, weight_decay=decay)
+    random = np.random.RandomState(seed)
+    for _ in range(3):
+        order = random.permutation(len(codes))
+        for i in range(0, len(codes), batch):
+            rows = order[i : i + batch]
+            optimiser.zero_grad()
+            scores = torch.tensor(X[rows]) @ W
+            torch.nn.functional.cross_entropy(scores, torch.tensor(codes[rows])).backward()
+            optimiser.step()
+    assert np.allclose(found, W.detach().numpy(), atol=2e-5)
+    moved = softmax_regression(torch.tensor(X), codes, 4, **options)
+    assert isinstance(moved, torch.Tensor)
+    assert np.allclose(found, moved.numpy(), atol=2e-5)
+
+
+def test_large_scores_do_not_overflow():
+    X, codes = problem(0)
+    options = {"epochs": 2, "batch": 30, "weight_decay": 0.0, "seed": 0}
+    W = softmax_regression(1e4 * X, codes, 4, lr=1.0, **options)
+    assert np.all(np.isfinite(W))

@@ -5,13 +5,12 @@ import pytest
 
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
-from fedran.core.private.dp import Budget, Mechanism, Shares, levels_for
-from fedran.core.private.noisy_sums import mean_row
+from fedran.core.private.dp import Budget, Mechanism, levels_for
 from fedran.wire.container import unpack
 from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.analytic.fedran_dp import FedRANDP
-from helpers.hostile import altered
-from helpers.toy_federation import make_toy
+from helpers.bench.hostile import altered, frozen
+from helpers.bench.toy_federation import make_toy
 
 
 def answers(toy, method, state, t):
@@ -35,7 +34,6 @@ def noise_of(method, toy, t=0):
         budget,
         honest,
         levels=levels_for(method.most_rows, budget, sites / honest),
-        shares=Shares(method.gram_share, 0.99 - method.gram_share, 0.01),
     )
     phi = RandomFeatures(toy.width, 1)
     plain = sum(mechanism.sums(phi.prepare(X), y, classes) for X, y in toy.tasks[t])
@@ -60,18 +58,6 @@ def test_with_hardly_any_noise_it_separates_the_classes():
     assert np.mean(method.predict(state, X.astype(np.float32)) == np.array(y, dtype=object)) > 0.9
 
 
-def test_later_tasks_are_measured_from_the_released_mean():
-    toy = make_toy(0)
-    method, plain = FedRANDP(epsilon=1e5), FedRANDP(epsilon=1e5, recentre=False)
-    state = toy.play(method, upto=1)
-    offer = unpack(method.broadcast(state, 1, 0), FILE_LIMITS)
-    assert np.array_equal(offer.tensors["center"], mean_row(state.aggregator.class_sums))
-    assert (
-        "center" not in unpack(plain.broadcast(toy.play(plain, upto=1), 1, 0), FILE_LIMITS).tensors
-    )
-    assert toy.play(method, upto=2).aggregator.counts == toy.play(plain, upto=2).aggregator.counts
-
-
 def test_fewer_clients_than_the_noise_counts_on_are_refused():
     toy, method = make_toy(0), FedRANDP()
     state = method.init(toy.spec, 0)
@@ -94,12 +80,12 @@ def test_fewer_clients_than_the_noise_counts_on_are_refused():
 def test_hostile_uploads_are_refused_and_change_nothing(attack):
     toy, method = make_toy(0), FedRANDP()
     state = toy.play(method, upto=1)
-    before = method.dump(state)
+    before = frozen(state)
     uploads = answers(toy, method, state, 1)
     uploads["client-0"] = attack(uploads["client-0"])
     with pytest.raises(Refused):
         method.aggregate(state, 1, 0, uploads)
-    assert method.dump(state) == before
+    assert frozen(state) == before
 
 
 def test_a_client_needs_the_offer_and_no_more_rows_than_agreed():

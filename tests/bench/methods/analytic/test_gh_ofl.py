@@ -7,7 +7,7 @@ from sklearn.covariance import shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedran_bench.methods.analytic.gaussian import GHOFLLDA, GHOFLFisherMix, fisher_directions
-from helpers.toy_federation import assert_labels, distance, in_order, make_toy
+from helpers.bench.toy_federation import distance, in_order, make_toy
 
 
 def moments(X, y, classes):
@@ -44,23 +44,6 @@ def test_lda_equals_that_of_scikit_learn_up_to_the_denominator(seed, kind, shrin
     assert distance(ratio * W[:-1], lda.coef_.T) < 1e-5
     priors = np.log(lda.priors_)
     assert distance(ratio * (W[-1] - priors), lda.intercept_ - priors) < 1e-5
-
-
-def test_lda_predicts_the_likeliest_gaussian_class():
-    toy = make_toy(0, "mixed")
-    X, y = toy.pooled()
-    classes = in_order(y)
-    n, means, _ = moments(X, y, classes)
-    P = np.linalg.inv(covariance(X, y, classes, 0.05))
-    scores = np.array(
-        [
-            [np.log(k / n.sum()) - (x - m) @ P @ (x - m) / 2 for k, m in zip(n, means, strict=True)]
-            for x in toy.X_test.astype(np.float64)
-        ]
-    )
-    method = GHOFLLDA()
-    found = method.predict(toy.play(method), toy.X_test)
-    assert_labels(found, scores - scores.max(axis=1, keepdims=True), classes)
 
 
 @pytest.mark.parametrize("method", [GHOFLLDA(), GHOFLFisherMix(rows_per_class=300)])
@@ -113,11 +96,3 @@ def test_fishermix_approaches_lda_with_equal_priors():
         return scores - scores.mean(axis=1, keepdims=True)
 
     assert distance(between_classes(W), between_classes(lda)) < 0.1
-
-
-def test_fishermix_depends_on_its_seed_and_knows_the_classes_of_all_tasks():
-    toy, method = make_toy(2), GHOFLFisherMix(rows_per_class=100)
-    one, two = toy.play(method, seed=0), toy.play(method, seed=1)
-    assert not np.allclose(one.head.weights, two.head.weights)
-    X, y = toy.pooled()
-    assert np.mean(method.predict(one, X.astype(np.float32)) == np.array(y)) > 0.95

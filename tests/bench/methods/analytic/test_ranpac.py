@@ -1,11 +1,21 @@
-"""RanPAC's search and solve against a dense grid search in float64."""
+"""RanPAC against a dense grid search, LoRanPAC against dense SVDs, in float64."""
+
+from __future__ import annotations
 
 import numpy as np
 import pytest
 
 from fedran_bench.methods.analytic import ranpac
-from fedran_bench.methods.analytic.ranpac import RanPAC, search
-from helpers.toy_federation import distance, in_order, make_toy, relu_features, ridge
+from fedran_bench.methods.analytic.ranpac import LoRanPAC, RanPAC, search
+from helpers.bench.loranpac_reference import pipeline, truncated
+from helpers.bench.toy_federation import (
+    distance,
+    gram_and_sums,
+    in_order,
+    make_toy,
+    relu_features,
+    ridge,
+)
 
 
 def grid_errors(H, codes, n_classes, lowest=-8):
@@ -44,27 +54,6 @@ def test_search_equals_a_dense_grid_search(seed, noise, scale, n, M):
     assert search(H.astype(np.float32), codes, 3) == wanted
 
 
-def test_the_search_finds_more_than_one_lambda():
-    problems = [rows(0, 300, 40, 1.0, scale) for scale in (0.1, 1.0, 30.0)]
-    assert len({search(H.astype(np.float32), codes, 3) for H, codes in problems}) == 3
-
-
-def test_candidates_that_fail_are_passed_over(monkeypatch):
-    H, codes = rows(0, 300, 40, 1.0)
-    errors = grid_errors(H, codes, 3)
-    best = clear_minimum(errors)
-    solve = ranpac.solve_definite
-
-    def fails_at_the_best(G, B, lam, fallbacks):
-        if lam == best:
-            raise np.linalg.LinAlgError("not positive")
-        return solve(G, B, lam, fallbacks=fallbacks)
-
-    monkeypatch.setattr(ranpac, "solve_definite", fails_at_the_best)
-    del errors[best]
-    assert search(H.astype(np.float32), codes, 3) == clear_minimum(errors)
-
-
 def test_a_singular_gram_still_gives_a_lambda():
     H, codes = rows(1, 300, 20, 1.0, scale=1e3)
     H = np.concatenate([H, H, H], axis=1)
@@ -101,3 +90,67 @@ def test_a_task_of_one_row_keeps_the_lambda_it_had():
     before, after = toy.play(RanPAC(24), upto=1), toy.play(RanPAC(24), upto=2)
     assert before.lam == after.lam
     assert len(after.head.classes) == 4
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("M", [24, 60, 400])
+@pytest.mark.parametrize("upto", [1, 2, 3])
+def test_equals_the_dense_pipeline_after_every_task(seed, M, upto):
+    toy = make_toy(seed)
+    state = toy.play(LoRanPAC(M), seed, upto)
+    wanted, factor = pipeline(toy, M, seed, upto)
+    assert state.factor.shape == factor.shape
+    assert distance(state.factor @ state.factor.T, factor @ factor.T) < 1e-5
+    assert distance(state.head.weights, wanted) < 2e-2  # float32, (sigma_1 / sigma_r)^2 = 1e4
+
+
+def test_the_accounts_know_what_was_cut():
+    toy = make_toy(1)
+    state = toy.play(LoRanPAC(60))
+    H = relu_features(toy.pooled()[0], 60, 0)
+    assert np.isclose(state.accounts.energy, np.sum(H * H), rtol=1e-4)
+    kept = np.sum(pipeline(toy, 60, 0)[1] ** 2)
+    assert np.isclose(state.accounts.energy - state.accounts.cut, kept, rtol=1e-4)
+    assert state.accounts.n_rows == len(H)
+
+
+def test_rows_beyond_a_block_are_taken_in_block_by_block(monkeypatch):
+    monkeypatch.setattr(ranpac, "SVD_ROWS", 16)
+    toy = make_toy(2)
+    toy.tasks = toy.tasks[:1]
+    H = relu_features(toy.pooled()[0], 200, 0)
+    *_, (U, sigma) = truncated([H[i : i + 16] for i in range(0, len(H), 16)], 200)
+    state = toy.play(LoRanPAC(200))
+    assert distance(state.factor @ state.factor.T, (U * sigma**2) @ U.T) < 1e-5
+    _, B = gram_and_sums(H, toy.pooled()[1], in_order(toy.pooled()[1]))
+    wanted = U @ ((U.T @ B) / (sigma**2)[:, None])
+    assert distance(state.head.weights, wanted) < 2e-2  # float32, (sigma_1 / sigma_r)^2 = 1e4
+
+
+def test_ranpac_searches_as_a_float64_grid_search_does_with_few_rows():
+    rng = np.random.default_rng(1)
+    H = rng.standard_normal((60, 300))
+    codes = (H[:, :3] + 0.01 * rng.standard_normal((60, 3))).argmax(axis=1)
+    H = H.astype(np.float32)
+    F, rest, Y, errors = H[:48].astype(float), H[48:].astype(float), np.eye(3)[codes], {}
+    for k in range(-8, 9):
+        W = np.linalg.solve(F.T @ F + 10.0**k * np.eye(300), F.T @ Y[:48])
+        errors[10.0**k] = np.mean((rest @ W - Y[48:]) ** 2)
+    assert ranpac.search(H, codes, 3) == min(errors, key=errors.get)
+
+
+@pytest.mark.parametrize(("d", "rows", "M"), [(32, 60, 400), (64, 100, 700)])
+def test_loranpac_weights_equal_the_float64_pipeline(d, rows, M):
+    toy = make_toy(0, d=d, rows=rows)
+    assert distance(toy.play(LoRanPAC(M)).head.weights, pipeline(toy, M, 0)[0]) < 1e-4
+
+
+@pytest.mark.parametrize("lam", [1e-2, 1e-4, 1e-6])
+def test_ranpac_weights_are_right_at_a_small_lambda_and_fewer_rows_than_M(lam, monkeypatch):
+    monkeypatch.setattr(ranpac, "search", lambda *_: lam)
+    toy = make_toy(0, d=64)
+    X, y = toy.pooled()
+    P = np.random.RandomState(0).standard_normal((64, 300)).astype(np.float32)
+    H = np.maximum(X.astype(np.float32) @ P, 0).astype(float)
+    W = ridge(H, y, in_order(y), lam)
+    assert distance(toy.play(ranpac.RanPAC(300)).head.weights, W) < 1e-2

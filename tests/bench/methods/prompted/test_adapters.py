@@ -10,11 +10,9 @@ torch = pytest.importorskip("torch")
 
 from fedran.backbones.vit import load_vit  # noqa: E402
 from fedran.core.errors import Refused  # noqa: E402
-from fedran_bench.methods.prompted import base, steps  # noqa: E402
 from fedran_bench.methods.prompted.adapters import PARTS, AdapterTuning, adapter_functions  # noqa: E402
-from fedran_bench.methods.trained.training import recorded  # noqa: E402
-from helpers.tiny_vit import DEPTH, WIDTH, tiny_vit  # noqa: E402
-from helpers.toy_training import Rounds, make_tasks, same  # noqa: E402
+from helpers.bench.tiny_vit import DEPTH, WIDTH, tiny_vit  # noqa: E402
+from helpers.bench.toy_training import Rounds, make_tasks  # noqa: E402
 
 
 def tuning(**settings):
@@ -45,15 +43,6 @@ def test_an_adapter_is_a_scaled_bottleneck_with_a_relu():
                 torch.testing.assert_close(found[i, j], wanted, atol=1e-5, rtol=1e-4)
 
 
-def test_dropout_removes_hidden_values_and_keeps_their_mean():
-    weights, tokens = random_adapters(), torch.ones(1, 1, WIDTH)
-    weights["down.bias"] += 20  # no hidden value is 0 anyway
-    (sure, *_), (drawn, *_) = (adapter_functions(weights, 1.0, p) for p in (0.0, 0.5))
-    many = torch.stack([drawn(tokens) for _ in range(4000)])
-    assert many.std(0).max() > 0.1
-    torch.testing.assert_close(many.mean(0), sure(tokens), atol=4.0, rtol=0.1)
-
-
 def test_adapters_start_as_the_frozen_network_and_then_change_it(trained, dataset):
     one, X = tuning(), trained.data.X_test
     network, preprocess = load_vit(tiny_vit())
@@ -71,16 +60,6 @@ def test_adapters_start_as_the_frozen_network_and_then_change_it(trained, datase
     # Training in bfloat16 does not change how the features are computed.
     low = replace(one, precision="bfloat16").adapted_features(adapters, X)
     assert np.array_equal(low, found)
-
-
-def test_scores_are_scaled_cosines(trained):
-    weights, features = trained.state.weights, torch.randn(3, WIDTH)
-    found = tuning().class_scores(weights, features)
-    for i, f in enumerate(features):
-        for c, w in enumerate(weights["head.weight"]):
-            cosine = f @ w / (f.norm() * w.norm())
-            assert abs(found[i, c] - weights["head.scale"] * cosine) < 1e-5
-    assert "head.bias" not in weights
 
 
 def test_the_rate_falls_over_the_rounds_and_not_within_one():
@@ -132,23 +111,6 @@ def test_dropout_depends_on_seed_client_and_round_only(dataset):
     assert upload(1) != upload(1, dropout=0.0)
 
 
-def test_recorded_steps_with_dropout_equal_plain_ones(dataset, monkeypatch):
-    """Without a GPU, recording is one call as a warm-up, which must leave no trace."""
-    one, stream = tuning(dropout=0.5, epochs=2, batch=4), make_tasks(dataset)
-    plain = Rounds(one, dataset, stream).run(1).state.weights
-
-    def record(step, pool):
-        step()
-        return step
-
-    monkeypatch.setattr(base, "Step", steps.recorded_step)
-    monkeypatch.setattr(recorded, "record_graph", record)
-    monkeypatch.setattr(recorded, "_kept", {})
-    replayed = Rounds(one, dataset, stream).run(1).state.weights
-    for name, tensor in plain.items():
-        torch.testing.assert_close(replayed[name], tensor, atol=1e-5, rtol=1e-4)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_recorded_steps_equal_launched_ones_on_a_gpu(dataset):
     found = []
@@ -168,10 +130,3 @@ def test_adapters_of_another_shape_are_refused(trained, name):
     broken = tuning().final_adapters(replace(trained.state, weights=weights))
     with pytest.raises(Refused, match="finite"):
         tuning().adapted_features(broken, trained.data.X_test)
-
-
-def test_only_the_adapters_travel_at_the_end(trained):
-    from safetensors.torch import load
-
-    sent = load(tuning().final_adapters(trained.state))
-    assert same(sent, {name: trained.state.weights[name] for name in PARTS})

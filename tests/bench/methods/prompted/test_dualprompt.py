@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedran_bench.methods.prompted.dualprompt import FedDualPrompt, choose_prompts
-from fedran_bench.methods.trained.training.local_training import ClientRound
-from fedran_bench.methods.trained.training.messages import unpack_tensors
-from fedran_bench.methods.trained.training.rows import Rows
-from helpers.tiny_vit import WIDTH, tiny_vit
-from helpers.toy_training import Rounds, make_tasks
+from fedran_bench.methods.trained.local_training import ClientRound
+from fedran_bench.methods.trained.rows import Rows
+from helpers.bench.tiny_vit import WIDTH, tiny_vit
+from helpers.bench.toy_training import Rounds, make_tasks
 
 BOTH = pytest.mark.parametrize("flavour", ["corrected", "as_published"])
 SMALL = {
@@ -109,34 +108,6 @@ def test_a_task_trains_its_own_prompt_and_key_and_leaves_earlier_ones(dataset, f
 
 
 @BOTH
-def test_a_client_sends_the_prompt_and_the_key_of_the_task_alone(dataset, flavour):
-    rounds = Rounds(small(flavour=flavour), dataset, make_tasks(dataset)).run(1)
-    for blob in rounds.uploads(1, 0).values():
-        tensors = unpack_tensors("local-model", blob, "cpu").tensors
-        shapes = {name: tuple(t.shape) for name, t in tensors.items()}
-        key = {"keys": (1, 1, WIDTH)} if flavour == "corrected" else {}
-        assert shapes == key | {
-            "general": (1, 2, 2, WIDTH),
-            "prompts": (1, 1, 2, 3, WIDTH),
-            "head.weight": (2, WIDTH),
-            "head.bias": (2,),
-        }
-
-
-def test_the_start_is_uniform_with_one_key_per_task_or_one_per_block(dataset):
-    sizes = {"general_length": 30, "task_length": 30}
-    for flavour, low, high in (("corrected", -0.7, 0.7), ("as_published", 0, 1)):
-        method = small(flavour=flavour, start=0.7, **sizes)
-        rounds = Rounds(method, dataset, make_tasks(dataset))
-        started = rounds.method._open_task(rounds.state, 0).weights
-        for name in ("general", "prompts"):
-            assert low <= started[name].min() < low + 0.05
-            assert high - 0.05 < started[name].max() <= high
-            assert abs(started[name].mean() - (low + high) / 2) < 0.05
-        assert 0 < started["head.weight"].abs().max() < 0.01
-
-
-@BOTH
 def test_every_block_has_its_own_key_as_published_and_chooses_by_it(dataset, flavour):
     sizes = {"general_blocks": 0, "task_blocks": 2}
     rounds = after_two_tasks(dataset, flavour=flavour, **sizes)
@@ -147,9 +118,3 @@ def test_every_block_has_its_own_key_as_published_and_chooses_by_it(dataset, fla
     prefixes = {block: prompts[chosen[:, block], block] for block in range(2)}
     wanted = rounds.method.vit.network.encode(X.tokens, prefixes)[:, 0]
     torch.testing.assert_close(rounds.method.features(rounds.state.weights, X), wanted)
-
-
-def test_more_prompts_than_blocks_are_refused(dataset):
-    method = small(general_blocks=2)
-    with pytest.raises(ValueError, match="at most 2, the blocks of the network, got 2"):
-        Rounds(method, dataset, make_tasks(dataset)).one(0, 0)

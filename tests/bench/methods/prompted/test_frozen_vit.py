@@ -7,7 +7,7 @@ import torch
 from fedran.backbones.preprocessing import Preprocessing
 from fedran.backbones.vit import load_vit
 from fedran_bench.methods.prompted.frozen_vit import find_weights, frozen_vit, prepare
-from helpers.tiny_vit import tiny_vit
+from helpers.bench.tiny_vit import tiny_vit
 
 
 @pytest.mark.parametrize("seed", range(4))

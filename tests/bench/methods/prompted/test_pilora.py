@@ -1,7 +1,5 @@
 """PILoRA: distances, loss, averages of prototypes, and which pairs the network has."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,10 @@ torch = pytest.importorskip("torch")
 
 from fedran.backbones.vit import load_vit  # noqa: E402
 from fedran_bench.methods.prompted.pilora import PILoRA, average_prototypes, distances  # noqa: E402
-from fedran_bench.methods.trained.training.fedavg import GLOBAL  # noqa: E402
-from fedran_bench.methods.trained.training.messages import unpack_tensors  # noqa: E402
-from helpers.tiny_vit import WIDTH, tiny_vit  # noqa: E402
-from helpers.toy_training import Rounds, make_images, make_tasks  # noqa: E402
+from fedran_bench.methods.trained.fedavg import GLOBAL  # noqa: E402
+from fedran_bench.methods.trained.messages import unpack_tensors  # noqa: E402
+from helpers.bench.tiny_vit import WIDTH, tiny_vit  # noqa: E402
+from helpers.bench.toy_training import Rounds, make_images, make_tasks  # noqa: E402
 
 
 def method(**settings):
@@ -145,17 +143,6 @@ def test_a_client_sends_its_class_means_and_trains_only_what_is_new(two_tasks, f
         torch.testing.assert_close(sent["means"][c], own.mean(0))
 
 
-def test_pairs_are_averaged_by_rows(two_tasks):
-    one, state = method(), two_tasks.state
-    state = one._open_task(state, 2)
-    like = {**one.expected_upload(state)}
-    sent = [({n: torch.full_like(t, v) for n, t in like.items()}, r) for v, r in ((1, 10), (4, 20))]
-    found = one.combine(state, sent)
-    assert torch.equal(found["up"][2], torch.full_like(found["up"][2], 3.0))
-    equal = replace(one, averaging="unweighted").combine(state, sent)
-    assert torch.equal(equal["down"][2], torch.full_like(found["down"][2], 2.5))
-
-
 def test_clients_without_rows_of_a_class_have_no_say_in_its_prototype(two_tasks):
     one = method()
     state = one._open_task(two_tasks.state, 2)
@@ -165,11 +152,3 @@ def test_clients_without_rows_of_a_class_have_no_say_in_its_prototype(two_tasks)
     found = one.combine(state, sent)["head.weight"][4:]
     assert torch.equal(found[0], torch.ones(WIDTH))
     torch.testing.assert_close(found[1], torch.full((WIDTH,), 3.0))
-
-
-def test_prototypes_start_near_zero_and_pairs_change_nothing(stream, dataset):
-    rounds = Rounds(method(), dataset, stream)
-    started = rounds.method._open_task(rounds.state, 0).weights
-    assert 0.05 < started["head.weight"].std() < 0.2
-    assert not started["up"].any()
-    assert started["down"].any()

@@ -5,9 +5,9 @@ import torch
 
 from fedran_bench.methods.prompted import base, steps
 from fedran_bench.methods.registry import make_method
-from fedran_bench.methods.trained.training import recorded
-from helpers.tiny_vit import tiny_vit
-from helpers.toy_training import Rounds, make_tasks
+from fedran_bench.methods.trained import recorded
+from helpers.bench.tiny_vit import tiny_vit
+from helpers.bench.toy_training import Rounds, make_tasks
 
 SIZES = {
     "fed-dualprompt": {"general_blocks": 1, "task_blocks": 1},
@@ -58,15 +58,6 @@ def test_a_recording_serves_one_method_only(dataset, monkeypatch):
     )
     assert torch.equal(first, again)
     assert not torch.allclose(first, other)
-
-
-def test_recording_needs_cuda(dataset):
-    with pytest.raises(ValueError, match="execution = 'recorded' needs a CUDA device, got cpu"):
-        Rounds(method_of("fed-dualprompt", execution="recorded"), dataset, make_tasks(dataset))
-
-
-def test_the_way_of_execution_is_no_part_of_the_result():
-    assert "execution" not in method_of("fed-dualprompt", execution="recorded").params()
 
 
 @needs_gpu

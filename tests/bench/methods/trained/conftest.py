@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from helpers.toy_training import make_images
+from helpers.bench.toy_training import make_images
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore_glob = ["training/*", "test_fed*.py", "test_target.py"]

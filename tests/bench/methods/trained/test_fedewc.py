@@ -5,27 +5,25 @@ import pytest
 import torch
 
 from fedran_bench.methods.trained.fedewc import (
-    LARGEST_FISHER,
     blend_fisher,
     elastic_penalty,
     fisher_information,
 )
-from fedran_bench.methods.trained.training.local_training import batches, seeded_random
-from fedran_bench.methods.trained.training.messages import (
+from fedran_bench.methods.trained.local_training import batches, seeded_random
+from fedran_bench.methods.trained.messages import (
     strip_prefix,
-    unpack_tensors,
 )
-from fedran_bench.methods.trained.training.networks import (
+from fedran_bench.methods.trained.networks import (
     build,
     initialise,
 )
-from fedran_bench.methods.trained.training.rows import Rows, as_tensor, network_input
-from fedran_bench.methods.trained.training.weights import (
+from fedran_bench.methods.trained.rows import Rows, as_tensor, network_input
+from fedran_bench.methods.trained.weights import (
     copy_weights,
     grow_head,
     student_network,
 )
-from helpers.toy_training import Rounds, make_tasks, quick, same
+from helpers.bench.toy_training import Rounds, make_tasks, quick, same
 
 
 @pytest.fixture(scope="module")
@@ -35,34 +33,6 @@ def stream(dataset):
 
 def copied(tensors):
     return {n: t.clone() for n, t in tensors.items()}
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("n", "batch"), [(1, 4), (9, 4), (12, 4), (20, 128)])
-@pytest.mark.parametrize("scale", [1e-2, 1.0])
-def test_the_fisher_of_a_head_against_numpy(seed, n, batch, scale):
-    rng = np.random.default_rng(seed)
-    d, classes = 4, 3
-    W, b = rng.standard_normal((classes, d)), rng.standard_normal(classes)
-    X, y = scale * rng.standard_normal((n, d)), rng.integers(classes, size=n)
-    weights = {"head.weight": W, "head.bias": b}
-    weights = {k: torch.tensor(v, dtype=torch.float32) for k, v in weights.items()}
-    network = student_network("head", weights, "cpu")
-    rows = Rows(torch.tensor(X, dtype=torch.float32), torch.tensor(y))
-    found = fisher_information(network, rows, batch, seeded_random(seed), "cpu")
-    squares = [np.zeros((classes, d)), np.zeros(classes)]
-    parts = list(batches(n, batch, seeded_random(seed)))
-    for part in parts:
-        i = part.numpy()
-        p = np.exp(X[i] @ W.T + b)
-        p /= p.sum(1, keepdims=True)
-        p[np.arange(len(i)), y[i]] -= 1
-        squares[0] += (p.T @ X[i] / len(i)) ** 2
-        squares[1] += p.mean(0) ** 2
-    for name, total in zip(("head.weight", "head.bias"), squares, strict=True):
-        by_hand = np.minimum(total / len(parts), 1e-4)
-        np.testing.assert_allclose(found[name].numpy(), by_hand, rtol=1e-3, atol=1e-9)
-    assert LARGEST_FISHER == 1e-4
 
 
 def test_the_fisher_of_a_network_against_a_slow_loop(dataset):
@@ -173,37 +143,6 @@ def test_the_penalty_holds_important_weights_at_the_anchor(dataset, seed):
     tied, free = far(1e5, dataset, stream, seed)
     assert tied < 0.3 * loose
     assert tied < 0.3 * free
-
-
-def test_fedewc_without_a_penalty_equals_finetune(dataset, stream):
-    plain = Rounds(quick("finetune", weight_decay=0.0), dataset, stream).run(3)
-    assert same(
-        Rounds(quick("fedewc", strength=0.0), dataset, stream).run(3).state.weights,
-        plain.state.weights,
-    )
-
-
-def test_a_client_without_rows_keeps_its_anchor(dataset, stream):
-    method = quick("fedewc")
-    rounds = Rounds(method, dataset, stream).run(1)
-    before = copied(rounds.cstates["client-0"])
-    for r in range(method.rounds(1)):
-        message = method.broadcast(rounds.state, 1, r)
-        data = rounds.rows(1, 0)
-        empty = type(data)("client-0", "1", data.X[:0], data.y[:0])
-        memory, sent = method.client(rounds.cstates["client-0"], message, empty, 0)
-        assert same(memory, before)
-        assert len(sent) < 250
-    rounds.task(2)
-
-
-def test_fisher_information_is_never_sent(dataset, stream):
-    rounds = Rounds(quick("fedewc"), dataset, stream)
-    for r in range(rounds.method.rounds(0)):
-        closing = r == rounds.method.n_rounds
-        for blob in rounds.one(0, r).values():
-            names = unpack_tensors("closing" if closing else "local-model", blob, "cpu").tensors
-            assert set(names) == (set() if closing else set(rounds.state.weights))
 
 
 @pytest.mark.parametrize("seed", range(3))

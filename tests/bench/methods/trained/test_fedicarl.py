@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 from fedran.core.errors import Refused
 from fedran_bench.methods.protocol import ClientData, Spec
 from fedran_bench.methods.trained.fedicarl import herd, quotas
-from fedran_bench.methods.trained.training.local_training import ClientRound, seeded_random
-from fedran_bench.methods.trained.training.messages import (
+from fedran_bench.methods.trained.local_training import ClientRound, seeded_random
+from fedran_bench.methods.trained.messages import (
     pack_tensors,
-    unpack_tensors,
 )
-from fedran_bench.methods.trained.training.rows import Rows
-from fedran_bench.methods.trained.training.weights import (
+from fedran_bench.methods.trained.rows import Rows
+from fedran_bench.methods.trained.weights import (
     student_network,
     teacher_network,
 )
-from helpers.toy_training import Rounds, make_tasks, quick
+from helpers.bench.toy_training import Rounds, make_tasks, quick, saved
 
 
 @pytest.fixture(scope="module")
@@ -85,23 +84,6 @@ def test_the_buffer_never_overflows_and_is_balanced(counts, memory_size, seed):
         assert {int(c) for c in codes} <= set(own)
 
 
-def test_old_exemplars_are_dropped_from_the_end(dataset, stream):
-    """What herding chose first stays longest."""
-    rounds = Rounds(quick("fedicarl", memory_size=12), dataset, stream)
-    before = None
-    for t in range(3):
-        rounds.task(t)
-        memory = rounds.cstates["client-0"]
-        now = {
-            int(c): memory["exemplars"][memory["exemplar_codes"] == c]
-            for c in memory["exemplar_codes"].unique()
-        }
-        for c, rows in (before or {}).items():
-            assert torch.equal(now[c], rows[: len(now[c])])
-        before = now
-    assert {len(rows) for rows in before.values()} == {2}
-
-
 def test_new_classes_are_herded_under_the_final_model(dataset, stream):
     method = quick("fedicarl", network="small", memory_size=6)
     rounds = Rounds(method, dataset, stream).run(1)
@@ -115,19 +97,6 @@ def test_new_classes_are_herded_under_the_final_model(dataset, stream):
     found = memory["exemplars"].numpy().transpose(0, 2, 3, 1)
     np.testing.assert_array_equal(found, data.X[expected])
     assert memory["exemplar_codes"].tolist() == data.y[expected].tolist()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_rows_are_herded_by_their_direction_alone(seed):
-    """Lengths over four orders of magnitude change nothing."""
-    rng = np.random.default_rng(seed)
-    X = (rng.standard_normal((15, 4)) * 10.0 ** rng.uniform(-2, 2, (15, 1))).astype(np.float32)
-    method = quick("fedicarl", memory_size=5, n_rounds=1, epochs=1, lr=1e-6)
-    state = method.init(Spec(4, ((0,),), ("c",)), 0)
-    message = method.broadcast(state, 0, 1)
-    memory, _ = method.client(None, message, ClientData("c", "0", X, np.zeros(15, int)), 0)
-    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    np.testing.assert_array_equal(memory["exemplars"], X[herd(torch.tensor(unit), 5).numpy()])
 
 
 @pytest.mark.parametrize("network", ["head", "small"])
@@ -152,14 +121,6 @@ def test_the_class_with_the_nearest_mean_of_exemplars_is_predicted(dataset, stre
     distance = np.linalg.norm(unit(test)[:, None] - means[None], axis=2)
     np.testing.assert_array_equal(method.predict(rounds.state, test), distance.argmin(1))
     np.testing.assert_allclose(rounds.state.extra["means"].numpy(), means, rtol=1e-4, atol=1e-5)
-
-
-def test_a_class_without_exemplars_is_never_predicted(dataset, stream):
-    method = quick("fedicarl", memory_size=1)
-    rounds = Rounds(method, dataset, stream).run(2)
-    held = {int(m["exemplar_codes"][0]) for m in rounds.cstates.values()}
-    assert set(method.predict(rounds.state, dataset.X_test)) <= held
-    assert set(method.predict(rounds.state, -dataset.X_test)) <= held
 
 
 def test_logits_predict_until_the_first_closing_round(dataset, stream):
@@ -211,16 +172,6 @@ def test_published_fedicarl_keeps_every_old_row(dataset, stream):
     np.testing.assert_array_equal(rounds.method.predict(rounds.state, dataset.X_test), by_hand)
 
 
-def test_exemplars_count_as_rows_in_the_weighted_average(dataset, stream):
-    rounds = Rounds(quick("fedicarl", memory_size=4), dataset, stream).run(1)
-    sent = rounds.one(1, 0)
-    for k, blob in enumerate(sent.values()):
-        rows = unpack_tensors("local-model", blob, "cpu").header.integer("rows")
-        kept = len(rounds.cstates[f"client-{k}"]["exemplars"])
-        assert rows == len(stream.tasks[1].rows[k]) + kept
-        assert 3 <= kept <= 4
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_loss_of_fedicarl_against_numpy(seed):
     rng = np.random.default_rng(seed)
@@ -270,7 +221,7 @@ def test_malformed_class_sums_are_refused_and_change_nothing(dataset, stream, pa
     for r in range(method.n_rounds):
         rounds.one(0, r)
     good = rounds.uploads(0, method.n_rounds)
-    before = method.dump(rounds.state)
+    before = saved(rounds)
     with pytest.raises(Refused, match=words):
         method.aggregate(
             rounds.state,
@@ -278,4 +229,4 @@ def test_malformed_class_sums_are_refused_and_change_nothing(dataset, stream, pa
             method.n_rounds,
             {**good, "client-2": pack_tensors("closing", {}, part)},
         )
-    assert method.dump(rounds.state) == before
+    assert saved(rounds) == before

@@ -4,19 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedran_bench.methods.trained.finetune import FedLwF
-from fedran_bench.methods.trained.training.local_training import ClientRound, seeded_random
-from fedran_bench.methods.trained.training.messages import (
+from fedran_bench.methods.trained.local_training import ClientRound, seeded_random
+from fedran_bench.methods.trained.messages import (
     strip_prefix,
 )
-from fedran_bench.methods.trained.training.rows import Rows, as_tensor
-from fedran_bench.methods.trained.training.weights import (
+from fedran_bench.methods.trained.method import FedLwF
+from fedran_bench.methods.trained.rows import Rows
+from fedran_bench.methods.trained.weights import (
     copy_weights,
-    evaluate,
     student_network,
     teacher_network,
 )
-from helpers.toy_training import Rounds, make_tasks, quick, same
+from helpers.bench.toy_training import Rounds, make_tasks, quick, same
 
 
 @pytest.fixture(scope="module")
@@ -50,43 +49,6 @@ def test_the_teacher_is_the_last_tasks_model_and_never_changes(
         last = rounds.state.weights
         for memory in rounds.cstates.values():
             assert same(strip_prefix("teacher", memory), last)
-
-
-@pytest.mark.parametrize("network", ["head", "small"])
-def test_fedlwf_without_distillation_equals_finetune(dataset, stream, network):
-    lwf = Rounds(quick("fedlwf", network=network, strength=0.0), dataset, stream).run(2)
-    plain = Rounds(quick("finetune", network=network), dataset, stream).run(2)
-    assert same(lwf.state.weights, plain.state.weights)
-
-
-def test_the_first_task_has_no_teacher(dataset, stream):
-    weak, strong = (
-        Rounds(quick("fedlwf", strength=s), dataset, stream).run(1).state.weights
-        for s in (0.0, 1000.0)
-    )
-    assert same(weak, strong)
-
-
-def old_logits(weights, X):
-    network = teacher_network("small", weights, "cpu")
-    return evaluate(network, X)[:, :2]
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_with_strength_the_old_logits_stay_near_the_teachers(dataset, stream, seed):
-    moved = []
-    for strength in (0.0, 10.0):
-        method = quick(
-            "fedlwf", network="small", strength=strength, lr=0.02, n_rounds=6, weight_decay=0.0
-        )
-        rounds = Rounds(method, dataset, stream, seed).run(1)
-        teacher = rounds.state.weights
-        rounds.task(1)
-        rows = np.concatenate(stream.tasks[1].rows)
-        X = as_tensor(rounds.data.X_train[rows], "cpu")
-        now, then = (torch.softmax(old_logits(w, X), 1) for w in (rounds.state.weights, teacher))
-        moved.append(float((now - then).abs().mean()))
-    assert moved[1] < 0.6 * moved[0]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedran_bench.methods.registry import make_method
-from fedran_bench.methods.trained.training.local_training import ClientRound
-from fedran_bench.methods.trained.training.messages import (
+from fedran_bench.methods.trained.local_training import ClientRound
+from fedran_bench.methods.trained.messages import (
     unpack_tensors,
 )
-from fedran_bench.methods.trained.training.rows import Rows, network_input
-from fedran_bench.methods.trained.training.weights import (
+from fedran_bench.methods.trained.rows import Rows, network_input
+from fedran_bench.methods.trained.weights import (
     student_network,
     teacher_network,
 )
 from fedran_bench.run.runner import PreparedJob, run
-from helpers.toy_training import Rounds, blank_images, make_tasks, quick
+from helpers.bench.toy_training import Rounds, blank_images, make_tasks, quick
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +79,6 @@ def test_every_real_batch_comes_with_a_synthetic_one(dataset, stream):
     assert batches_seen(method, dataset, stream, 1) == [4, 4] * 2 * 2 * 2
 
 
-@pytest.mark.parametrize(("batch", "expected"), [(3, [3, 3, 3, 3, 2, 3]), (6, [6, 6, 2, 6])])
-def test_the_synthetic_batch_has_the_size_of_a_full_one(dataset, stream, batch, expected):
-    method = quick("target", batch=batch, epochs=1)
-    assert batches_seen(method, dataset, stream, 1) == expected * 2
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_loss_of_target_against_numpy(trained, seed):
     """Cross-entropy of real rows over the new logits, distillation on drawn synthetic ones."""
@@ -131,11 +124,6 @@ def test_distillation_on_synthetic_images_preserves_old_answers(dataset, stream,
         now = student_network("small", rounds.state.weights, "cpu")(x).detach()[:, :2]
         moved.append(float((torch.softmax(now, 1) - torch.softmax(then, 1)).abs().mean()))
     assert moved[1] < 0.7 * moved[0]
-
-
-def test_target_refuses_a_head():
-    with pytest.raises(ValueError, match="network must be one of small, resnet18, resnet18-7x7"):
-        make_method("target", {"network": "head"})
 
 
 @pytest.mark.parametrize(("height", "width", "got"), [(10, 10, "10"), (8, 12, "not square")])

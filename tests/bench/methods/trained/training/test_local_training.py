@@ -6,34 +6,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedran.core.errors import Refused
 from fedran_bench.methods.protocol import ClientData
-from fedran_bench.methods.trained.training import local_training
-from fedran_bench.methods.trained.training.local_training import (
+from fedran_bench.methods.trained import local_training
+from fedran_bench.methods.trained.local_training import (
     Schedule,
     batches,
     cross_entropy,
     epoch,
     fit,
-    seeded_random,
     set_training_mode,
-    stable_seed,
 )
-from fedran_bench.methods.trained.training.networks import (
+from fedran_bench.methods.trained.networks import (
     build,
     initialise,
 )
-from fedran_bench.methods.trained.training.rows import (
-    MEAN,
-    STD,
+from fedran_bench.methods.trained.rows import (
     Replay,
     Rows,
-    as_tensor,
     augment,
     client_rows,
     network_input,
 )
-from fedran_bench.methods.trained.training.weights import (
+from fedran_bench.methods.trained.weights import (
     copy_weights,
 )
 
@@ -41,15 +35,6 @@ from fedran_bench.methods.trained.training.weights import (
 def pictures(seed, n, size):
     values = np.random.default_rng(seed).integers(1, 256, (n, 3, size, size))
     return torch.tensor(values, dtype=torch.uint8)
-
-
-def test_pixels_are_normalised_per_channel():
-    X = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
-    by_hand = (X / 255.0 - np.array(MEAN)) / np.array(STD)
-    found = network_input(as_tensor(X, "cpu")).numpy()
-    np.testing.assert_allclose(found, by_hand.transpose(0, 3, 1, 2), rtol=1e-5, atol=1e-6)
-    features = torch.ones(2, 3)
-    assert network_input(features) is features
 
 
 def test_client_rows_are_the_labelled_rows():
@@ -68,13 +53,6 @@ def test_client_rows_are_the_labelled_rows():
     assert len(rows + empty) == 4
 
 
-@pytest.mark.parametrize(("label", "classes"), [(7, (1, 2)), ("1", (1, 2)), (1, ("1",)), (0, ())])
-def test_client_rows_refuse_labels_that_were_not_announced(label, classes):
-    data = ClientData("k", "0", np.ones((1, 2), np.float32), [label])
-    with pytest.raises(Refused, match="labels: expected classes that the server announced"):
-        client_rows(data, classes, "cpu")
-
-
 @given(st.integers(1, 200), st.integers(2, 40), st.integers(0, 99))
 @settings(max_examples=80, deadline=None)
 def test_batches_hold_every_row_once_and_at_least_two_rows(n, size, seed):
@@ -85,15 +63,6 @@ def test_batches_hold_every_row_once_and_at_least_two_rows(n, size, seed):
     assert len(parts[-1]) <= size + 1
     again = list(batches(n, size, torch.Generator().manual_seed(seed)))
     assert all(torch.equal(p, q) for p, q in zip(parts, again, strict=True))
-
-
-def test_stable_seeds_depend_on_every_part():
-    words = [("a", 1), ("a", 2), ("b", 1), ("a", 1, 0), ("a1",), (1, "a")]
-    seeds = [stable_seed(*w) for w in words]
-    assert len(set(seeds)) == len(seeds)
-    assert all(0 <= s < 2**63 for s in seeds)
-    first, second = (torch.rand(4, generator=seeded_random("x", 3)) for _ in range(2))
-    assert torch.equal(first, second)
 
 
 def sgd_by_hand(W, b, X, y, schedule, random):

@@ -11,7 +11,7 @@ from safetensors import deserialize
 from safetensors.numpy import save
 
 from fedran.core.errors import Refused
-from fedran_bench.methods.trained.training.messages import (
+from fedran_bench.methods.trained.messages import (
     pack_tensors,
     unpack_tensors,
 )
@@ -53,18 +53,6 @@ def test_messages_survive_a_round_trip(shapes, seed):
         assert torch.equal(found.tensors[name], given_)
 
 
-def test_views_of_tensors_are_packed_by_value():
-    base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
-    views = {
-        "turned": base.T,
-        "cut": base[1:3, ::2],
-        "wide": base[:1].expand(3, 6),
-        "last": base.reshape(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
-    }
-    found = unpack_tensors("k", pack_tensors("k", {}, views), "cpu").tensors
-    assert all(torch.equal(found[n], v) for n, v in views.items())
-
-
 def test_unpacked_tensors_are_writable_copies():
     blob = message()
     first = unpack_tensors("local-model", blob, "cpu").tensors["w"]
@@ -72,23 +60,11 @@ def test_unpacked_tensors_are_writable_copies():
     assert torch.equal(unpack_tensors("local-model", blob, "cpu").tensors["w"], torch.ones(4, 3))
 
 
-def test_nan_in_the_header_is_an_error():
-    with pytest.raises(ValueError, match="JSON compliant"):
-        pack_tensors("k", {"x": float("nan")}, {})
-
-
 def test_a_message_of_another_kind_is_refused():
     with pytest.raises(Refused, match="kind: expected closing, got local-model"):
         unpack_tensors("closing", message(), "cpu")
     with pytest.raises(Refused, match="__metadata__: expected a value, got none"):
         unpack_tensors("closing", save({"w": np.ones(3, np.float32)}), "cpu")
-
-
-@given(st.binary(max_size=300))
-@settings(max_examples=200, deadline=None)
-def test_garbage_is_refused(blob):
-    with pytest.raises(Refused, match=r"a safetensors file|JSON object"):
-        unpack_tensors("local-model", blob, "cpu")
 
 
 @given(st.integers(0, 10**6), st.integers(1, 255))
@@ -111,13 +87,6 @@ def test_a_huge_header_length_is_refused_before_allocating(length):
     blob = length.to_bytes(8, "little") + message()[8:]
     with pytest.raises(Refused, match=r"message: expected a safetensors file, got .* ask again"):
         unpack_tensors("local-model", blob, "cpu")
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.int32, np.uint16, np.bool_])
-def test_foreign_dtypes_are_refused(dtype):
-    blob = save({"w": np.ones(3, dtype)}, {"fedran": json.dumps({"kind": "k"})})
-    with pytest.raises(Refused, match=r"w\.dtype: expected one of F32, U8, I64, got "):
-        unpack_tensors("k", blob, "cpu")
 
 
 @pytest.mark.parametrize("offsets", [[0, 11], [1, 13], [0, 24], [12, 0], [0, 2**60], [-12, 0]])

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedran_bench.methods.trained.training.messages import unpack_tensors
-from fedran_bench.run.runner import PreparedJob, run
-from fedran_bench.streams.stream import Stream, Task
-from helpers.toy_training import Rounds, blank_images, make_images, make_tasks, quick, same
+from fedran_bench.methods.trained.messages import unpack_tensors
+from fedran_bench.streams import Stream, Task
+from helpers.bench.toy_training import (
+    Rounds,
+    make_images,
+    make_tasks,
+    quick,
+    same,
+)
 
 KEYS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 
@@ -19,10 +24,6 @@ def stream(dataset):
 
 def model(blob, kind="local-model"):
     return unpack_tensors(kind, blob, "cpu")
-
-
-def method_dump(rounds):
-    return rounds.method.dump(rounds.state)
 
 
 @pytest.mark.parametrize("network", ["head", "small"])
@@ -79,16 +80,6 @@ def test_a_client_without_rows_does_not_change_the_average(dataset, stream, key,
     assert same(rounds.state.weights, alone.state.weights)
 
 
-def test_a_round_in_which_nobody_has_rows_changes_nothing(dataset):
-    empty = np.zeros(0, np.int64)
-    stream = Stream((Task((0, 1), (empty, empty)),), {})
-    rounds = Rounds(quick("finetune"), dataset, stream)
-    rounds.one(0, 0)
-    before = method_dump(rounds)
-    rounds.one(0, 1)
-    assert method_dump(rounds) == before
-
-
 @pytest.mark.parametrize("key", KEYS)
 def test_text_labels_train_like_numbers(stream, key):
     words = ["ant", "bee", "Ünal", "1", "cat dog", "f"]
@@ -103,33 +94,6 @@ def test_text_labels_train_like_numbers(stream, key):
     assert found.tolist() == expected
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_predictions_are_classes_seen_so_far(dataset, stream, key):
-    method = quick(key)
-    rounds = Rounds(method, dataset, stream).run(2)
-    assert set(method.predict(rounds.state, rounds.data.X_test)) <= {0, 1, 2, 3}
-    assert method.predict(rounds.state, rounds.data.X_test[:0]).shape == (0,)
-    assert method.predict(rounds.state, rounds.data.X_test[:1]).shape == (1,)
-
-
-def test_a_head_predicts_by_its_logits(dataset, stream):
-    rounds = Rounds(quick("finetune"), dataset, stream).run(2)
-    W, b = (rounds.state.weights[n].numpy() for n in ("head.weight", "head.bias"))
-    by_hand = np.argmax(dataset.X_test @ W.T + b, axis=1)
-    np.testing.assert_array_equal(rounds.method.predict(rounds.state, dataset.X_test), by_hand)
-    assert rounds.method.embed(rounds.state, dataset.X_test) is None
-
-
-def test_a_grown_head_starts_from_the_old_one(dataset, stream):
-    rounds = Rounds(quick("finetune"), dataset, stream).run(1)
-    old = rounds.state.weights
-    wide = model(rounds.method.broadcast(rounds.state, 1, 0), "global-model")
-    assert wide.header.fields["classes"] == [0, 1, 2, 3]
-    assert wide.header.integer("known") == 2
-    assert torch.equal(wide.tensors["model/head.weight"][:2], old["head.weight"])
-    assert not wide.tensors["model/head.bias"][2:].any()
-
-
 def test_loss_over_new_logits_does_not_change_old_rows_of_a_head(dataset, stream):
     rounds = Rounds(quick("finetune", weight_decay=0.0), dataset, stream).run(1)
     before = rounds.state.weights["head.weight"]
@@ -142,18 +106,3 @@ def test_a_diverging_learning_rate_is_an_error(dataset, stream, key):
     rounds = Rounds(quick(key, lr=1e30, weight_decay=1.0, epochs=9), dataset, stream)
     with pytest.raises(ValueError, match=r"training diverged: .*lr = 1e\+30; lower lr"):
         rounds.run(1)
-
-
-def test_a_network_takes_images_that_are_not_square():
-    data = blank_images(8, 12)
-    method = quick("finetune", network="small", n_rounds=1)
-    assert run(PreparedJob("finetune", method, data, make_tasks(data, n_tasks=2))).A_T >= 0
-
-
-def test_training_learns_to_classify(dataset):
-    stream = make_tasks(dataset, n_tasks=1)
-    for more in ({"network": "small"}, {"lr": 0.5, "n_rounds": 10}):
-        rounds = Rounds(quick("finetune", **{"n_rounds": 5, "epochs": 4, **more}), dataset, stream)
-        rounds.run(1)
-        found = rounds.method.predict(rounds.state, rounds.data.X_test)
-        assert np.mean(found == rounds.data.y_test) > 0.8

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fedran_bench.methods.registry import make_method
-from fedran_bench.methods.trained.training.networks import (
+from fedran_bench.methods.trained.networks import (
     build,
     initialise,
 )
-from fedran_bench.methods.trained.training.weights import (
+from fedran_bench.methods.trained.weights import (
     copy_weights,
     load_weights,
 )

@@ -6,12 +6,11 @@ import torch
 
 from fedran_bench.methods.protocol import ClientData
 from fedran_bench.methods.registry import make_method
-from fedran_bench.methods.trained.finetune import Finetune
-from fedran_bench.methods.trained.training import rows
-from fedran_bench.methods.trained.training.messages import unpack_tensors
-from fedran_bench.methods.trained.training.weights import student_network
+from fedran_bench.methods.trained import rows
+from fedran_bench.methods.trained.messages import unpack_tensors
+from fedran_bench.methods.trained.method import Finetune
 from fedran_bench.run.runner import PreparedJob, run
-from helpers.toy_training import Rounds, make_tasks, quick
+from helpers.bench.toy_training import Rounds, make_tasks, quick, saved
 
 KEYS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -44,7 +43,7 @@ def test_bfloat16_learns_and_sends_float32(dataset, key):
     assert np.mean(found == dataset.y_test[first]) > 0.8
     plain = Rounds(quick(key, network="small", n_rounds=5, epochs=4), dataset, stream).task(0)
     assert len(rounds.message) == len(plain.message)
-    assert method.dump(rounds.state) != plain.method.dump(plain.state)
+    assert saved(rounds) != saved(plain)
     rounds.task(1)
 
 
@@ -83,24 +82,3 @@ def test_a_network_learns_the_same_on_a_gpu(dataset, key, precision):
     there = run(PreparedJob(key, method, dataset, stream))
     assert [t.bytes_up for t in here.tasks] == [t.bytes_up for t in there.tasks]
     assert abs(here.A_T - there.A_T) <= 15
-
-
-@needs_gpu
-@pytest.mark.parametrize("key", KEYS[:-1])
-def test_a_head_learns_the_same_on_a_gpu(dataset, key):
-    stream = make_tasks(dataset)
-    here, there = (
-        run(PreparedJob(key, quick(key, device=device), dataset, stream))
-        for device in (None, "cuda")
-    )
-    assert [t.bytes_up for t in here.tasks] == [t.bytes_up for t in there.tasks]
-    assert abs(here.A_T - there.A_T) <= 15
-
-
-@needs_gpu
-def test_networks_on_a_gpu_keep_their_channels_last(dataset):
-    method = quick("finetune", network="small", device="cuda")
-    state = Rounds(method, dataset, make_tasks(dataset)).run(1).state
-    network = student_network("small", state.weights, "cuda")
-    kernel = network.body.layers[1][0].weight
-    assert kernel.is_contiguous(memory_format=torch.channels_last)

@@ -8,13 +8,14 @@ import torch
 
 from fedran_bench.methods.protocol import Spec
 from fedran_bench.methods.registry import make_method
-from fedran_bench.methods.trained.training import recorded
-from fedran_bench.methods.trained.training.local_training import Schedule, cross_entropy, fit
-from fedran_bench.methods.trained.training.networks import build
-from fedran_bench.methods.trained.training.recorded import RecordedStep, Replays
-from fedran_bench.methods.trained.training.rows import Rows
-from fedran_bench.methods.trained.training.weights import copy_weights
-from helpers.toy_training import Rounds, make_images, make_tasks, quick, same
+from fedran_bench.methods.trained import recorded
+from fedran_bench.methods.trained.local_training import Schedule, cross_entropy, fit
+from fedran_bench.methods.trained.messages import pack_tensors
+from fedran_bench.methods.trained.networks import build
+from fedran_bench.methods.trained.recorded import RecordedStep, Replays
+from fedran_bench.methods.trained.rows import Rows
+from fedran_bench.methods.trained.weights import copy_weights
+from helpers.bench.toy_training import Rounds, make_images, make_tasks, quick, same, saved
 
 KEYS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -42,7 +43,7 @@ def dumped(key, execution, more, device=None):
     rounds = Rounds(method, data, make_tasks(data, n_clients=2))
     object.__setattr__(method, "execution", execution)  # after the check of the device
     rounds.run(2)
-    return rounds, [method.dump(rounds.state), *map(method.dump_client, rounds.cstates.values())]
+    return rounds, [saved(rounds), *(pack_tensors("c", {}, c) for c in rounds.cstates.values())]
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -1,17 +1,12 @@
-"""The same seed gives the same bits, also after an interruption."""
+"""The same seed gives the same bits."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from fedran.wire.container import unpack
-from fedran.wire.validation import FILE_LIMITS
-from fedran_bench.methods.trained.training.messages import pack_tensors, unpack_tensors
-from fedran_bench.run.checkpoint import Checkpoint
-from fedran_bench.run.runner import PreparedJob, run
-from fedran_bench.streams.stream import Stream
-from helpers.toy_training import Rounds, make_tasks, quick
+from fedran_bench.methods.trained.messages import pack_tensors, unpack_tensors
+from helpers.bench.toy_training import Rounds, make_tasks, quick, saved
 
 KEYS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
 RUNS = [(key, {}) for key in KEYS] + [
@@ -28,46 +23,6 @@ def model(blob, kind="local-model"):
     return unpack_tensors(kind, blob, "cpu")
 
 
-def method_dump(rounds):
-    return rounds.method.dump(rounds.state)
-
-
-def kept(path):
-    """The states of the server and of all clients in a checkpoint."""
-    file = unpack(path.read_bytes(), FILE_LIMITS)
-    assert "state" in file.tensors
-    return {name: file.stream(name) for name in file.tensors}
-
-
-@pytest.mark.parametrize(("key", "more"), RUNS)
-def test_an_interrupted_run_resumes_with_the_same_result(dataset, stream, tmp_path, key, more):
-    short = Stream(stream.tasks[:2], {})
-    job = PreparedJob(key, quick(key, epochs=1, **more), dataset, short)
-    straight = run(job, checkpoint=Checkpoint(tmp_path / "straight", seconds=0))
-    rounds, n = job.method.rounds(0), short.n_clients
-    for at in (n + 1, rounds * n + 1, job.steps - 2):
-        count = [0]
-
-        def stop(_, at=at, count=count):
-            count[0] += 1
-            if count[0] == at:
-                raise KeyboardInterrupt
-
-        checkpoint = Checkpoint(tmp_path / "other", seconds=0)
-        with pytest.raises(KeyboardInterrupt):
-            run(job, progress=stop, checkpoint=checkpoint)
-        assert checkpoint.path.exists()
-        said = []
-        resumed = run(job, progress=said.append, checkpoint=checkpoint)
-        assert any("already done" in s for s in said)
-        assert len(said) == job.steps
-        assert kept(checkpoint.path) == kept(tmp_path / "straight")
-        assert (resumed.acc, resumed.drift) == (straight.acc, straight.drift)
-        assert [t.bytes_up for t in resumed.tasks] == [t.bytes_up for t in straight.tasks]
-        assert [t.bytes_down for t in resumed.tasks] == [t.bytes_down for t in straight.tasks]
-        checkpoint.remove()
-
-
 @pytest.mark.parametrize(("key", "more"), RUNS)
 def test_results_depend_on_the_seed_alone(dataset, stream, key, more):
     found = []
@@ -75,7 +30,7 @@ def test_results_depend_on_the_seed_alone(dataset, stream, key, more):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(world)
             rounds = Rounds(quick(key, epochs=1, **more), dataset, stream, seed)
-            found.append(method_dump(rounds.run(2)))
+            found.append(saved(rounds.run(2)))
     assert found[0] == found[1] != found[2]
 
 

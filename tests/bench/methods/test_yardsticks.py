@@ -16,7 +16,7 @@ from fedran_bench.methods.yardsticks import (
     pack_rows,
     unpack_images,
 )
-from helpers.toy_federation import (
+from helpers.bench.toy_federation import (
     assert_labels,
     distance,
     in_order,

@@ -18,7 +18,7 @@ from fedran.core._linalg.arrays import require_finite
 from fedran.core.errors import Refused
 from fedran.core.labels import Label, encode_labels
 from fedran_bench.methods.protocol import ClientData
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, torch
+from fedran_bench.methods.trained.lazy_torch import Tensor, torch
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Pixel statistics of ImageNet, used for every dataset, as published weights expect."""

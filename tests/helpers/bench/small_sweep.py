@@ -9,8 +9,6 @@ tasks = 2
 clients = 2
 beta = 0.5
 seed = [1, 2]
-[budgets]
-bytes = 1e6
 [[method]]
 key = "fedncm"
 [[method]]

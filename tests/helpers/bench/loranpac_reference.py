@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from helpers.toy_federation import gram_and_sums, in_order, relu_features
+from helpers.bench.toy_federation import gram_and_sums, in_order, relu_features
 
 
 def truncated(blocks, M):

@@ -16,31 +16,28 @@ from fedran.core.errors import Refused
 from fedran.core.labels import Label, canonical, label_array
 from fedran.settings import at_least
 from fedran.wire.validation import FILE_LIMITS, Header
-from fedran_bench.methods.base import BaseMethod
-from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights
-from fedran_bench.methods.trained.training.local_training import (
+from fedran_bench.methods.protocol import BaseMethod, Claims, ClientData, Spec, Uploads
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights
+from fedran_bench.methods.trained.local_training import (
     ClientRound,
     Memory,
     seeded_random,
     stable_seed,
 )
-from fedran_bench.methods.trained.training.messages import (
+from fedran_bench.methods.trained.messages import (
     Message,
     add_prefix,
     pack_tensors,
     strip_prefix,
     unpack_tensors,
 )
-from fedran_bench.methods.trained.training.rows import Rows, client_rows
-from fedran_bench.methods.trained.training.weights import (
+from fedran_bench.methods.trained.rows import Rows, client_rows
+from fedran_bench.methods.trained.weights import (
     Averaging,
     average,
     check_weights,
     grow_head,
 )
-
-KIND = "server"
 
 
 @dataclass
@@ -69,27 +66,6 @@ class ServerState:
         classes = (*self.classes, *new)
         weights = grow_head(self.weights, len(classes), stable_seed("head", self.seed, task))
         return replace(self, task=task, known=len(self.classes), classes=classes, weights=weights)
-
-    def to_bytes(self) -> bytes:
-        """The state without ``spec`` and ``seed``, which a run knows anyway."""
-        fields = {"task": self.task, "known": self.known, "classes": list(self.classes)}
-        tensors = add_prefix("model", self.weights) | add_prefix("extra", self.extra)
-        return pack_tensors(KIND, fields, tensors)
-
-    @classmethod
-    def from_bytes(cls, blob: bytes, spec: Spec, seed: int, device: str) -> ServerState:
-        """Inverse of ``to_bytes``."""
-        message = unpack_tensors(KIND, blob, device)
-        fields = message.header.fields
-        return cls(
-            spec,
-            seed,
-            strip_prefix("model", message.tensors),
-            tuple(fields["classes"]),
-            fields["known"],
-            fields["task"],
-            extra=strip_prefix("extra", message.tensors),
-        )
 
 
 GLOBAL, LOCAL, CLOSING = "global-model", "local-model", "closing"
@@ -234,22 +210,6 @@ class FedAvg(BaseMethod, ABC):
             raise ValueError("nothing to predict with: no task was aggregated yet")
         best = self.scores(state, X).argmax(1).cpu().numpy()
         return label_array(state.classes)[best]
-
-    def dump(self, state: ServerState) -> bytes:
-        """The server's state as bytes."""
-        return state.to_bytes()
-
-    def load(self, blob: bytes, spec: Spec, seed: int) -> ServerState:
-        """The state that ``dump`` wrote."""
-        return ServerState.from_bytes(blob, spec, seed, self.torch_device)
-
-    def dump_client(self, cstate: Memory | None) -> bytes:
-        """A client's memory as bytes."""
-        return pack_tensors("client", {}, cstate or {})
-
-    def load_client(self, blob: bytes) -> Memory:
-        """The memory that ``dump_client`` wrote."""
-        return dict(unpack_tensors("client", blob, self.torch_device).tensors)
 
     def _open_task(self, state: ServerState, task: int) -> ServerState:
         opened = state.open_task(task)

@@ -28,7 +28,6 @@ def made_up(
     drift=(),
     client=0.5,
     server=0.3,
-    forward=2.0,
     config="configs/paper/accuracy.toml",
     **more,
 ):
@@ -42,15 +41,14 @@ def made_up(
         repr([dataset, beta, seed, tasks, clients, label_rate, partitioner]).encode()
     ).hexdigest()
     right = [[int(r) for r in rng.integers(20, 50, 2 * (t + 1))] for t in range(tasks)]
-    extras = {k: more.pop(k) for k in ("accepted", "precision", "gram_error") if k in more}
+    extras = {k: more.pop(k) for k in ("accepted", "precision") if k in more}
     records = [
         TaskRecord(
             bytes_up=[int(upload * (0.6 + 0.4 * (k == t % clients))) for k in range(clients)],
             bytes_down=[1000] * clients,
-            seconds=_seconds(client, server, forward, clients),
+            seconds=Seconds([client + 0.1 * k for k in range(clients)], server),
             rounds=rounds,
             formula_bytes=140_787_712 if key == "fedran-paper" else None,
-            peak_rss=2**30,
             **extras,
         )
         for t in range(tasks)
@@ -88,16 +86,10 @@ def made_up(
     return Result(**{**fields, **more})
 
 
-def _seconds(client, server, forward, clients):
-    extraction = None if forward is None else [forward] * clients
-    return Seconds([client + 0.1 * k for k in range(clients)], server, extraction)
-
-
 FINETUNE = {
     "family": "trained",
     "rounds": 10,
     "drift": [0.0, 0.3, 0.4, 0.5],
-    "budgets": {"bytes": 1e6, "drift": 1.0},
 }
 METHODS = [
     {"key": key, "label": label, "level": level, "upload": upload, **more}
@@ -136,3 +128,61 @@ def write(folder, results, name="results.jsonl"):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("".join(r.to_json() + "\n" for r in results))
     return folder
+
+
+TRAINED = {
+    "finetune": ("Finetune", 0.30),
+    "fedlwf": ("FedLwF", 0.45),
+    "fedewc": ("FedEWC", 0.33),
+    "fedicarl": ("FediCaRL", 0.60),
+    "target": ("TARGET", 0.40),
+}
+"""Label and accuracy by key."""
+
+
+def heads(**more):
+    """The five methods with a linear head on the same features as FedRAN."""
+    return [
+        _trained(key, f"{name} (head)", "head", level + 0.25, 512_400, **more)
+        for key, (name, level) in TRAINED.items()
+    ]
+
+
+def scratch(**more):
+    """The five with a network on the images."""
+    drift = {"drift": [0.0, 0.5, 0.9, 1.1]}
+    return [
+        _trained(key, f"{name} (from scratch)", "resnet18", level, 44_900_000, **{**drift, **more})
+        for key, (name, level) in TRAINED.items()
+    ]
+
+
+def _trained(key, label, network, level, size, **more):
+    fields = {
+        "family": "trained",
+        "level": level,
+        "upload": 50 * size,
+        "rounds": 50,
+        "params": {"network": network, "n_rounds": 50},
+        "study": "training",
+    }
+    return made_up(key, label, **{**fields, **more})
+
+
+def vit(seed=1993, beta=0.5):
+    """FedRAN's messages, FedRAN on a fine-tuned network, STSA-E, and two prompt methods."""
+    place = {"dataset": "cifar100-vit_ti16", "tasks": 10, "seed": seed, "beta": beta}
+    tuned = {"rank": 128, "task0": {"n_rounds": 10}}
+    groups = {"group_size": 6, "min_group": 5}
+    trained = {**place, "family": "trained", "params": {"weights": "vit"}, "study": "training"}
+    return [
+        made_up("fedran", "FedRAN", level=0.86, params={"rank": 128}, **place),
+        made_up("fedran", "FedRAN (fine-tuned in task 0)", level=0.88, params=tuned, **place),
+        made_up(
+            "fedran-mixture", "FedRAN-mixture", level=0.85, upload=50_000, params=groups, **place
+        ),
+        made_up("fedran-paper", "FedRAN-paper", level=0.84, params={"rank": 2048}, **place),
+        made_up("stsa-e", "STSA-E", level=0.82, **place),
+        made_up("fed-dualprompt", "Fed-DualPrompt", level=0.70, upload=2_000_000, **trained),
+        made_up("lorm", "LoRM", level=0.76, upload=4_500_000, **trained),
+    ]

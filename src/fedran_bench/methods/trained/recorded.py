@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, torch
-from fedran_bench.methods.trained.training.local_training import (
+from fedran_bench.methods.trained.lazy_torch import Tensor, torch
+from fedran_bench.methods.trained.local_training import (
     ClientRound,
     Loss,
     Memory,
@@ -23,7 +23,7 @@ from fedran_bench.methods.trained.training.local_training import (
 )
 
 if TYPE_CHECKING:
-    from fedran_bench.methods.trained.training.networks import Network
+    from fedran_bench.methods.trained.networks import Network
 
 S = TypeVar("S")
 WARMUP_STEPS = 3

@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedran.core.errors import Refused
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, load_torch, torch
-from fedran_bench.methods.trained.training.rows import network_input
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, load_torch, torch
+from fedran_bench.methods.trained.rows import network_input
 
 if TYPE_CHECKING:
-    from fedran_bench.methods.trained.training.networks import Network
+    from fedran_bench.methods.trained.networks import Network
 
 Averaging = Literal["unweighted", "weighted"]
 COUNTERS = "num_batches_tracked"
@@ -39,7 +39,7 @@ def load_weights(weights: Mapping[str, Tensor], network: Network) -> Network:
 def initial_weights(name: Any, in_features: int, seed: int, device: str) -> Weights:
     """Random weights of a network without classes."""
     load_torch()
-    from fedran_bench.methods.trained.training.networks import build, initialise
+    from fedran_bench.methods.trained.networks import build, initialise
 
     network = build(name, in_features)
     initialise(network, seed)
@@ -101,7 +101,7 @@ def check_weights(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], wha
 @lru_cache(maxsize=8)
 def _network(name: Any, in_features: int, device: str, trainable: bool) -> Network:
     """A network that is built once per process and reused with the weights loaded next."""
-    from fedran_bench.methods.trained.training.networks import build
+    from fedran_bench.methods.trained.networks import build
 
     network = build(name, in_features).to(device)
     for module in network.modules():

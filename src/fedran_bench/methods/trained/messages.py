@@ -13,7 +13,7 @@ import numpy as np
 from fedran.core.errors import Refused
 from fedran.wire.container import FORMAT
 from fedran.wire.validation import Header
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, torch
+from fedran_bench.methods.trained.lazy_torch import Tensor, torch
 
 DTYPES = {"F32": "float32", "U8": "uint8", "I64": "int64"}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -6,7 +6,7 @@ from fedran.data.dataset import Dataset, as_images, image_dataset
 from fedran.data.images import ArrayImages, ImageSet
 from fedran_bench.methods.protocol import ClientData, Spec
 from fedran_bench.methods.registry import make_method, settings
-from fedran_bench.streams.stream import Stream, Task
+from fedran_bench.streams import Stream, Task
 
 QUICK = {
     "n_rounds": 2,
@@ -116,6 +116,16 @@ class Rounds:
         for t in range(tasks):
             self.task(t)
         return self
+
+
+def saved(rounds):
+    """The server's state as bytes."""
+    from fedran_bench.methods.trained.messages import add_prefix, pack_tensors
+
+    state = rounds.state
+    fields = {"task": state.task, "known": state.known, "classes": list(state.classes)}
+    tensors = add_prefix("model", state.weights) | add_prefix("extra", state.extra)
+    return pack_tensors("state", fields, tensors)
 
 
 def same(one, other):

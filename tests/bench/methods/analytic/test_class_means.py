@@ -1,10 +1,55 @@
-"""FedCOF against its formula written out in loops."""
+"""FedNCM and FedCOF against their formulas written out in loops."""
+
+from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fedran_bench.methods.analytic.class_means import FedCOF
-from helpers.toy_federation import assert_labels, distance, in_order, make_toy, unit
+from fedran_bench.methods.analytic.class_means import FedCOF, FedNCM
+from helpers.bench.toy_federation import assert_labels, distance, in_order, make_toy, unit
+
+
+def pooled_means(toy, upto=None):
+    X, y = toy.pooled(upto)
+    classes = in_order(y)
+    means = []
+    for c in classes:
+        rows = [x for x, label in zip(X, y, strict=True) if label == c]
+        means.append(sum(rows) / len(rows))
+    return classes, means
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["int", "str", "mixed"])
+@pytest.mark.parametrize("upto", [1, 3])
+def test_holds_sum_and_count_of_the_pooled_rows(seed, kind, upto):
+    toy = make_toy(seed, kind)
+    state = toy.play(FedNCM(), upto=upto)
+    classes, means = pooled_means(toy, upto)
+    labels = toy.pooled(upto)[1]
+    assert list(state.classes) == classes
+    assert state.counts == tuple(labels.count(c) for c in classes)
+    assert np.allclose(state.means.T, means, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["int", "str", "mixed"])
+def test_predicts_the_largest_cosine(seed, kind):
+    toy = make_toy(seed, kind)
+    classes, means = pooled_means(toy)
+    scores = [
+        [x @ m / (np.linalg.norm(x) * np.linalg.norm(m)) for m in means]
+        for x in toy.X_test.astype(np.float64)
+    ]
+    found = FedNCM().predict(toy.play(FedNCM()), toy.X_test)
+    assert_labels(found, np.array(scores), classes)
+
+
+def test_a_class_whose_rows_cancel_is_never_nearest_and_gives_no_nan():
+    toy = make_toy(0)
+    X = np.array([[1.0, 2.0], [-1.0, -2.0], [3.0, 0.0]], dtype=np.float32)
+    toy.tasks, toy.X_test = [[(X, ["null", "null", "one"])]], X[2:]
+    assert FedNCM().predict(toy.play(FedNCM()), toy.X_test).tolist() == ["one"]
 
 
 def class_means(toy, upto=None):
@@ -64,20 +109,6 @@ def test_a_single_client_has_no_spread_between_means():
     assert distance(reference(toy, 1.0)[0], wanted) < 1e-10
 
 
-def test_a_class_that_one_client_holds_adds_no_covariance_but_its_share_of_gamma():
-    toy = make_toy(2)
-    moved = [(X, y) for X, y in toy.tasks[1] if len(X)]
-    toy.tasks[1] = [
-        (np.concatenate([X for X, _ in moved]), [c for _, y in moved for c in y]),
-        *((X[:0], []) for X, _ in toy.tasks[1][1:]),
-    ]
-    lone = set(toy.tasks[1][0][1])
-    assert all(len(parts) == 1 for c, parts in class_means(toy).items() if c in lone)
-    for gamma in (1.0, 25.0):
-        weights = toy.play(FedCOF(gamma)).head.weights
-        assert distance(weights, reference(toy, gamma)[0]) < 1e-5
-
-
 @pytest.mark.parametrize("upto", [1, 2, 3])
 def test_a_class_that_comes_back_counts_every_upload_as_a_client(upto):
     toy = make_toy(3)
@@ -85,9 +116,3 @@ def test_a_class_that_comes_back_counts_every_upload_as_a_client(upto):
     assert distance(weights, reference(toy, 1.0, upto)[0]) < 1e-5
     again = [c for c, parts in class_means(toy).items() if len(parts) > 3]
     assert len(again) == 1
-
-
-def test_gamma_matters():
-    toy = make_toy(4)
-    near, far = (toy.play(FedCOF(gamma)).head.weights for gamma in (0.01, 10.0))
-    assert distance(near, far) > 1e-2

@@ -26,7 +26,7 @@ def _recorded(kind):
     return call
 
 
-for _kind in ("start", "step", "task_done", "finished", "failed", "note"):
+for _kind in ("start", "step", "finished", "failed", "note"):
     setattr(Listener, _kind, _recorded(_kind))
 
 

@@ -4,18 +4,74 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.labels import Label, canonical, sort_key
-from fedran_bench.streams.partition import Partitioner, Rows, capped, dirichlet, iid, natural
 
-PARTITIONERS = ("dirichlet", "capped", "iid", "natural")
+Rows = NDArray[np.int64]
+Partitioner = Callable[[Sequence[Rows], np.random.Generator], list[Rows]]
+"""(rows of each class, generator) -> rows of each client."""
+
+
+def dirichlet(
+    rows_of_classes: Sequence[Rows], n_clients: int, beta: float, rng: np.random.Generator
+) -> list[Rows]:
+    """Split each class, shuffled, in shares p ~ Dirichlet(beta, ..., beta).
+
+    The smaller beta, the fewer clients hold a class. Cumulative shares are rounded down to rows.
+    Client sizes are not balanced: a client may hold most rows of a task, or none.
+
+    >>> parts = dirichlet([np.arange(10)], 3, beta=0.5, rng=np.random.default_rng(0))
+    >>> sorted(np.concatenate(parts).tolist()) == list(range(10))
+    True
+    """
+    _check(n_clients, beta)
+    split = []
+    for rows in rows_of_classes:
+        shuffled = rng.permutation(rows)
+        shares = rng.dirichlet([beta] * n_clients)
+        split.append(np.split(shuffled, (np.cumsum(shares) * len(rows)).astype(int)[:-1]))
+    empty = np.zeros(0, dtype=np.int64)
+    return [np.concatenate([empty, *(parts[k] for parts in split)]) for k in range(n_clients)]
+
+
+def iid(rows_of_classes: Sequence[Rows], n_clients: int, rng: np.random.Generator) -> list[Rows]:
+    """Shuffle all rows of the task and split them evenly. Sizes differ by at most one.
+
+    >>> [len(p) for p in iid([np.arange(5), np.arange(5, 8)], 3, np.random.default_rng(0))]
+    [3, 3, 2]
+    """
+    _check(n_clients, 1.0)
+    shuffled = rng.permutation(np.concatenate([*rows_of_classes, np.zeros(0, dtype=np.int64)]))
+    return np.array_split(shuffled, n_clients)
+
+
+def natural(rows_of_classes: Sequence[Rows], groups: NDArray[Any]) -> list[Rows]:
+    """One client per group (subject, site, device), in sorted order of the groups' names.
+
+    >>> natural([np.array([0, 1]), np.array([2, 3])], np.array(["b", "a", "a", "b"]))
+    [array([1, 2]), array([0, 3])]
+    """
+    if groups.dtype.kind == "f" and np.isnan(groups).any():
+        raise ValueError("partitioner 'natural' needs a group for every row, got NaN")
+    rows = np.concatenate([*rows_of_classes, np.zeros(0, dtype=np.int64)])
+    return [rows[groups[rows] == g] for g in np.unique(groups)]
+
+
+def _check(n_clients: int, beta: float) -> None:
+    if n_clients < 1:
+        raise ValueError(f"n_clients must be at least 1, got {n_clients}")
+    if not (np.isfinite(beta) and beta > 0):
+        raise ValueError(f"beta must be positive and finite, got {beta}")
+
+
+PARTITIONERS = ("dirichlet", "iid", "natural")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,19 +126,16 @@ def make_stream(
     beta: float | None = None,
     seed: int,
     partitioner: str = "dirichlet",
-    partition_seed: int | None = None,
     label_rate: float = 1.0,
-    mask_seed: int | None = None,
     groups: NDArray[Any] | None = None,
 ) -> Stream:
     """A class-incremental stream: shuffled classes are split into tasks, rows over clients.
 
     ``seed`` draws the class order. The same generator then partitions the rows, class by class in
-    that order. With ``partition_seed`` a second generator partitions them, so that one order can
-    be combined with many partitions. ``mask_seed`` (default: ``seed``) draws which rows keep
-    their label, each with probability ``label_rate``. Rows labelled at a smaller rate are also
-    labelled at a larger one. The partitioner ``natural`` takes its clients from ``groups`` (one
-    entry per row) instead of ``n_clients``.
+    that order. A generator of its own draws which rows keep their label, each with probability
+    ``label_rate``. Rows labelled at a smaller rate are also labelled at a larger one. The
+    partitioner ``natural`` takes its clients from ``groups`` (one entry per row) instead of
+    ``n_clients``.
 
     >>> s = make_stream(np.repeat([0, 1, 2, 3], 5), n_tasks=2, n_clients=2, beta=1.0, seed=0)
     >>> [t.classes for t in s.tasks], sum(len(r) for t in s.tasks for r in t.rows)
@@ -98,28 +151,20 @@ def make_stream(
     partition = _partitioner(partitioner, n_clients, beta, groups, len(labels))
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(classes))
-    if partition_seed is not None:
-        rng = np.random.default_rng(partition_seed)
-    mask_seed = seed if mask_seed is None else mask_seed
     tasks = []
     for t in range(n_tasks):
         chosen = order[t * len(order) // n_tasks : (t + 1) * len(order) // n_tasks]
         rows = tuple(partition([np.flatnonzero(labels == classes[c]) for c in chosen], rng))
         names = tuple(canonical(classes[c]) for c in chosen)
-        tasks.append(Task(names, rows, _masks(rows, label_rate, mask_seed, t)))
-    seeds = {
-        "order": seed,
-        "partition": seed if partition_seed is None else partition_seed,
-        "mask": mask_seed,
-    }
+        tasks.append(Task(names, rows, _masks(rows, label_rate, seed, t)))
     settings = {
         "tasks": n_tasks,
         "clients": len(tasks[0].rows),
         "partitioner": partitioner,
-        "beta": beta if partitioner in ("dirichlet", "capped") else None,
+        "beta": beta if partitioner == "dirichlet" else None,
         "label_rate": label_rate,
     }
-    return Stream(tuple(tasks), seeds, settings)
+    return Stream(tuple(tasks), dict.fromkeys(("order", "partition", "mask"), seed), settings)
 
 
 def _partitioner(
@@ -138,8 +183,7 @@ def _partitioner(
         return lambda rows, rng: iid(rows, n_clients, rng)
     if beta is None:
         raise ValueError(f"partitioner {name!r} needs beta")
-    chosen = partial(dirichlet if name == "dirichlet" else capped, n_clients=n_clients, beta=beta)
-    return lambda rows, rng: chosen(rows, rng=rng)
+    return lambda rows, rng: dirichlet(rows, n_clients, beta, rng)
 
 
 def _masks(

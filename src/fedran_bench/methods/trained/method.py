@@ -1,4 +1,4 @@
-"""The base class of the methods that train a network or a head as a whole."""
+"""The base class of the methods that train a network or a head as a whole; Finetune and FedLwF."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from numpy.typing import NDArray
 
-from fedran.settings import Rule
+from fedran.settings import Rule, at_least, positive
 from fedran_bench.methods.protocol import Spec
-from fedran_bench.methods.trained.training.fedavg import FedAvg, ServerState
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.training.local_training import (
+from fedran_bench.methods.trained.fedavg import FedAvg, ServerState
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.local_training import (
     ClientRound,
     Memory,
     Schedule,
@@ -22,10 +22,10 @@ from fedran_bench.methods.trained.training.local_training import (
     fit,
     stable_seed,
 )
-from fedran_bench.methods.trained.training.messages import strip_prefix
-from fedran_bench.methods.trained.training.recorded import recorded_step, require_gpu
-from fedran_bench.methods.trained.training.rows import Replay, Rows, as_tensor, network_input
-from fedran_bench.methods.trained.training.weights import (
+from fedran_bench.methods.trained.messages import strip_prefix
+from fedran_bench.methods.trained.recorded import recorded_step, require_gpu
+from fedran_bench.methods.trained.rows import Replay, Rows, as_tensor, network_input
+from fedran_bench.methods.trained.weights import (
     COUNTERS,
     copy_weights,
     evaluate,
@@ -35,7 +35,7 @@ from fedran_bench.methods.trained.training.weights import (
 )
 
 if TYPE_CHECKING:
-    from fedran_bench.methods.trained.training.networks import Network
+    from fedran_bench.methods.trained.networks import Network
 
 IMAGE_SIDE = Rule(lambda v: v >= 8 and v % 4 == 0, "a multiple of 4 and at least 8")
 
@@ -46,8 +46,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
 
     In a round every client loads the global model, trains on its rows of the task with a
     fresh optimiser, and sends all weights and BatchNorm statistics; the server averages both.
-    A method with a closing round has one more round per task, in which every client receives the
-    final model of the task and keeps what it needs of it.
     """
 
     network: Literal["head", "small", "resnet18", "resnet18-7x7"] = "head"
@@ -81,7 +79,7 @@ class TrainedMethod(FedAvg, Schedule, ABC):
 
     def formula(self, in_features: int, n_classes: int) -> int | None:
         """One state_dict per round: 4 bytes per weight or statistic, 8 per BatchNorm counter."""
-        from fedran_bench.methods.trained.training.networks import build
+        from fedran_bench.methods.trained.networks import build
 
         with torch.device("meta"):
             network = build(self.network, in_features)
@@ -179,3 +177,40 @@ class TrainedMethod(FedAvg, Schedule, ABC):
             return None
         network = self.global_network(state)
         return evaluate(network.body, as_tensor(X, self.torch_device)).cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Finetune(TrainedMethod):
+    """Cross-entropy over the logits of the task's own classes."""
+
+    title = "Finetune"
+    verified = (
+        "partly: loss and averaging against hand-written ones; the schedule is that of the "
+        "published code, its accuracy was not checked"
+    )
+
+    def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
+        """Cross-entropy over the logits of the new classes."""
+        return self.classification_loss(client, client.student(network_input(X)), codes)
+
+
+@dataclass(frozen=True)
+class FedLwF(TrainedMethod):
+    """New-class cross-entropy plus distillation of the old logits on the client's new rows."""
+
+    strength: Annotated[float, at_least(0)] = 3.0
+    """Weight of the distillation term."""
+    temperature: Annotated[float, positive] = 2.0
+    """Temperature of the distillation."""
+
+    title = "FedLwF"
+    verified = (
+        "partly: loss, frozen teacher and averaging tested; the schedule is that of the published "
+        "code, its accuracy was not checked"
+    )
+    has_closing_round = True
+    keeps_teacher = True
+
+    def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
+        """Cross-entropy over the new logits + strength x distillation of the old ones."""
+        return self.distilled_loss(client, X, codes, self.strength, self.temperature)

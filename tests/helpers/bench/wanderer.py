@@ -1,15 +1,12 @@
 """A small method that trains for three rounds per task, and data to run it on."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from fedran.data.dataset import Dataset
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.protocol import Claims
-from fedran_bench.results.result import Seconds
-from fedran_bench.streams.stream import make_stream
+from fedran_bench.streams import make_stream
 
 ROUNDS = 3
 CLIENTS = 3
@@ -80,28 +77,8 @@ class Wanderer:
         distances = np.linalg.norm((X @ state["W"])[:, None] - means[None], axis=2)
         return np.array(classes)[distances.argmin(axis=1)]
 
-    def gram(self, state):
-        return None
-
     def embed(self, state, X):
         return X @ state["W"]
-
-    def dump(self, state):
-        classes = sorted(state["means"])
-        means = np.array([state["means"][c] for c in classes]).reshape(-1, len(state["W"]))
-        return pack("wanderer", {"classes": classes}, {"W": state["W"], "means": means})
-
-    def load(self, blob, spec, seed):
-        found = unpack(blob, FILE_LIMITS)
-        classes = found.header.fields["classes"]
-        means = dict(zip(classes, found.tensors["means"], strict=True))
-        return {"W": found.tensors["W"], "means": means}
-
-    def dump_client(self, cstate):
-        return b"" if cstate is None else str(cstate).encode()
-
-    def load_client(self, blob):
-        return int(blob) if blob else None
 
 
 def toy_dataset():
@@ -124,23 +101,6 @@ def toy_stream(dataset):
     )
 
 
-def timeless(result):
-    """A result without seconds, memory and date."""
-    tasks = [replace(t, seconds=Seconds([], 0.0), peak_rss=None) for t in result.tasks]
-    return replace(result, tasks=tasks, date="")
-
-
 def labels_of(dataset, task, k):
     y = dataset.y_train[task.rows[k]].tolist()
     return [c if has else None for c, has in zip(y, task.has_label(k), strict=True)]
-
-
-def stopping(after):
-    """A progress function that raises KeyboardInterrupt after so many steps."""
-    steps = iter(range(after))
-
-    def progress(what):
-        if next(steps, None) is None:
-            raise KeyboardInterrupt
-
-    return progress

@@ -25,6 +25,19 @@ def altered(blob, /, kind=None, **changes):
     return pack(kind or own, fields, tensors)
 
 
+def frozen(value):
+    """A state as plain values that can be compared bit for bit."""
+    if isinstance(value, dict):
+        return {k: frozen(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [frozen(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if hasattr(value, "__dict__"):
+        return type(value).__name__, frozen(vars(value))
+    return value if isinstance(value, (int, float, str, bytes, type(None))) else repr(type(value))
+
+
 def at_first(value):
     """A change that replaces the first entry of a tensor."""
 

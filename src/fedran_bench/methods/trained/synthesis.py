@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from fedran_bench.methods.trained.training.local_training import Precision, autocast
-from fedran_bench.methods.trained.training.networks import Network, initialise
-from fedran_bench.methods.trained.training.recorded import Replays
-from fedran_bench.methods.trained.training.rows import augment, normalise, to_device_async
+from fedran_bench.methods.trained.local_training import Precision, autocast
+from fedran_bench.methods.trained.networks import Network, initialise
+from fedran_bench.methods.trained.recorded import Replays
+from fedran_bench.methods.trained.rows import augment, normalise, to_device_async
 
 NOISE = 256
 """Dimensions of the generator's input."""
@@ -44,17 +43,6 @@ class SynthesisPlan:
     batch: int
     precision: Precision = "float32"
     recorded: bool = False
-
-
-@dataclass
-class Outcome:
-    """Images (n, 3, s, s) in uint8, and the losses on the way."""
-
-    images: Tensor
-    losses: list[list[float]] = field(default_factory=list)
-    """The generator's loss at each step of each round."""
-    distilled: list[float] = field(default_factory=list)
-    """The student's loss after each round of distillation."""
 
 
 class Generator(nn.Module):
@@ -85,22 +73,11 @@ class Generator(nn.Module):
         return self.layers(x)
 
 
-def seeded_generator(size: int, seed: int) -> Generator:
-    """A generator whose initial weights depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Generator(size)
-
-
-def synthesise(
-    teacher: Network, student: Network, size: int, plan: SynthesisPlan, seed: int, device: str
-) -> Outcome:
-    """Images of all classes of a frozen teacher. The student is overwritten."""
-    return Synthesis(teacher, student, size, plan, seed, device).run()
-
-
 class Synthesis:
-    """The generator, the student and their optimisers during one synthesis."""
+    """Images of all classes of a frozen teacher. The student is overwritten.
+
+    Holds the generator, the student and their optimisers.
+    """
 
     def __init__(
         self,
@@ -114,7 +91,9 @@ class Synthesis:
         self.teacher, self.student = teacher, student
         self.size, self.plan, self.device = size, plan, device
         self.random = torch.Generator().manual_seed(seed)
-        self.generator = seeded_generator(size, seed).to(device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.generator = Generator(size).to(device)
         self.generator_optimiser = torch.optim.Adam(
             self.generator.parameters(), GENERATOR_LR * plan.steps, betas=BETAS
         )
@@ -131,25 +110,24 @@ class Synthesis:
         self.student_step = self._replayed() if plan.recorded else self._student_step
         self.statistics = BatchNormDistance(teacher)
 
-    def run(self) -> Outcome:
-        """All rounds."""
-        empty = torch.zeros((0, 3, self.size, self.size), dtype=torch.uint8, device=self.device)
-        outcome = Outcome(empty)
+    def run(self) -> Tensor:
+        """All rounds: images (n, 3, s, s) in uint8."""
+        made = torch.zeros((0, 3, self.size, self.size), dtype=torch.uint8, device=self.device)
         with self.statistics:
             for number in range(self.plan.rounds):
                 distils = number >= self.plan.warmup
-                images, losses = self.make_images(self.student.eval() if distils else None)
-                outcome.images = torch.cat([outcome.images, images])
-                outcome.losses.append(losses)
+                images, _ = self.make_images(self.student.eval() if distils else None)
+                made = torch.cat([made, images])
                 self.statistics.next_round()
                 if distils:
                     self._set_student_lr(student_lr(number - self.plan.warmup))
-                    with self.statistics.paused():
-                        outcome.distilled.append(self.distil(outcome.images))
-        return outcome
+                    self.statistics.listening = False
+                    self.distil(made)
+                    self.statistics.listening = True
+        return made
 
     def make_images(self, student: Network | None) -> tuple[Tensor, list[float]]:
-        """The best batch of a copy of the generator, and one step of the generator itself."""
+        """The best batch of a copy of the generator, and its losses; a step of the generator."""
         copied = copy.deepcopy(self.generator).train()
         n, random = self.plan.batch, self.random
         z = torch.randn((n, NOISE), generator=random).to(self.device).requires_grad_()
@@ -248,13 +226,6 @@ def adversarial_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return -(divergence(student, teacher) * agree).mean()
 
 
-def statistics_loss(mean: Tensor, variance: Tensor, to_mean: Tensor, to_variance: Tensor) -> Tensor:
-    """||mean - mean*|| + ||var - var*|| of one BatchNorm layer."""
-    return torch.linalg.vector_norm(mean - to_mean) + torch.linalg.vector_norm(
-        variance - to_variance
-    )
-
-
 class BatchNormDistance:
     """Distance of a batch from the running statistics of every BatchNorm layer of a network."""
 
@@ -262,6 +233,7 @@ class BatchNormDistance:
         self.network = network
         self.found: list[Tensor] = []
         self.listening = True
+        """False while the teacher answers the student."""
         self.latest: dict[int, tuple[Tensor, Tensor]] = {}
         self.smoothed: dict[int, tuple[Tensor, Tensor]] = {}
         """Smoothed statistics of earlier rounds; the current batch counts for one tenth."""
@@ -280,15 +252,6 @@ class BatchNormDistance:
         total, self.found = torch.stack(self.found).sum(), []
         return total
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Ignore the teacher's answers to the student."""
-        self.listening = False
-        try:
-            yield
-        finally:
-            self.listening = True
-
     def next_round(self) -> None:
         """Count the latest statistics as those of earlier rounds."""
         self.smoothed = dict(self.latest)
@@ -305,4 +268,5 @@ class BatchNormDistance:
         self.latest[id(layer)] = (mean.detach(), variance.detach())
         assert layer.running_mean is not None
         assert layer.running_var is not None
-        self.found.append(statistics_loss(mean, variance, layer.running_mean, layer.running_var))
+        norm = torch.linalg.vector_norm
+        self.found.append(norm(mean - layer.running_mean) + norm(variance - layer.running_var))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from fedran.core.labels import Label
 from fedran.settings import Settings, at_least, below_one, positive
-from fedran_bench.methods.trained.training.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.training.rows import (
+from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
+from fedran_bench.methods.trained.rows import (
     Replay,
     Rows,
     draw_moves,
@@ -24,7 +24,7 @@ from fedran_bench.methods.trained.training.rows import (
 )
 
 if TYPE_CHECKING:
-    from fedran_bench.methods.trained.training.networks import Network
+    from fedran_bench.methods.trained.networks import Network
 
 Precision = Literal["float32", "bfloat16"]
 Memory: TypeAlias = dict[str, Tensor]

@@ -1,1 +1,0 @@
-"""Tasks and clients: which rows a client has in which task."""
