@@ -173,17 +173,6 @@ def test_the_projection_is_copied_once_per_device(monkeypatch):
     assert len(copies) == 2
 
 
-def test_pickling_drops_the_projection_and_keeps_the_map():
-    phi = RandomFeatures(40, 500, seed=3, source="resnet18")
-    Z = np.random.default_rng(0).standard_normal((2, 40))
-    H = phi(Z)
-    data = pickle.dumps(phi)
-    assert len(data) < 5000
-    copy = pickle.loads(data)
-    np.testing.assert_array_equal(copy(Z), H)
-    assert copy.fingerprint == phi.fingerprint
-
-
 def test_the_fingerprint_holds_parameters_and_source():
     phi = RandomFeatures(3, 8, seed=5, source={"backbone": "vit", "weights": "abc"})
     assert dict(phi.fingerprint.fields) == {

@@ -99,14 +99,6 @@ def test_drawn_rows_have_the_mean_and_the_weight_of_their_group(min_group, max_r
     assert np.array_equal(X, whole)  # the draws do not depend on the size of the blocks
 
 
-def test_a_huge_count_does_not_mean_many_draws():
-    Z, y = rows()
-    m = condense(Z, y, phi_of(), 5, 5)
-    m = with_part(m, counts=np.full(m.n_groups, 10**9))
-    assert sum(len(d.rows) for d in m.draw()) == module.MAX_DRAWS * m.n_groups
-    assert sum(d.weights.sum() for d in m.draw()) == pytest.approx(10**9 * m.n_groups)
-
-
 def test_rows_without_a_label_are_left_out():
     Z, y = rows(30)
     with_gaps = [label if i % 3 else None for i, label in enumerate(y)]
@@ -114,21 +106,6 @@ def test_rows_without_a_label_are_left_out():
     a = condense(Z, with_gaps, phi_of(), 3, 1)
     b = condense(Z[kept], [y[i] for i in kept], phi_of(), 3, 1)
     assert a.content_digest() == b.content_digest()
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"group_size": 0}, "group_size"),
-        ({"min_group": 1.5}, "min_group"),
-        ({"directions": -1}, "directions"),
-        ({"directions": 1025}, "directions"),
-        ({"directions": True}, "directions"),
-    ],
-)
-def test_wrong_arguments_are_named(options, why):
-    with pytest.raises(ValueError, match=why):
-        condense(*rows(), phi_of(), **options)
 
 
 def test_rows_that_are_not_finite_are_named():

@@ -71,12 +71,6 @@ def test_values_that_contradict_the_declared_sign_are_refused(part, tmp_path):
     assert signed.feature_kind == "cosine"
 
 
-@pytest.mark.parametrize("bad", [1, "yes", [True], np.nan])
-def test_a_declared_sign_is_true_or_false(bad, tmp_path):
-    with pytest.raises(Refused, match="nonnegative: expected true or false"):
-        read_feature_file(write(tmp_path / "x.npz", nonnegative=bad))
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_features_that_are_not_finite_are_refused(part, bad, tmp_path):

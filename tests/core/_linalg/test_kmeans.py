@@ -62,15 +62,6 @@ def test_a_small_group_joins_the_nearest_one():
     }
 
 
-def test_many_rows_are_grouped_block_by_block(monkeypatch):
-    monkeypatch.setattr(kmeans, "BLOCK_ROWS", 50)
-    X = np.random.default_rng(0).standard_normal((120, 3)).astype(np.float32)
-    groups = group_rows(X, group_size=5, min_group=4)
-    assert set(groups) == set(range(groups.max() + 1))
-    assert np.bincount(groups).min() >= 4
-    assert not set(groups[:40]) & set(groups[40:80])
-
-
 def test_the_same_rows_give_the_same_groups():
     X = np.random.default_rng(0).standard_normal((80, 4)).astype(np.float32)
     assert np.array_equal(group_rows(X, 5, 3), group_rows(X.copy(), 5, 3))

@@ -224,7 +224,7 @@ def test_a_repeated_task_counts_the_uploads_of_its_first_run(server, sites):
     assert server.seconds < 4
 
 
-def test_an_edge_without_rows_of_its_own_has_not_declined(server, sites):
+def test_a_site_that_sends_an_upload_has_not_declined_whatever_it_says(server, sites):
     nodes = honest(sites)
     nodes[11].told = "no rows for may yet"
     assert server("may", nodes) == "complete"
