@@ -24,7 +24,8 @@ from fedran_bench.run.config import parse_config
 from fedran_bench.run.job import jobs
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FILES = ("README.md", "CONTRIBUTING.md", "REPRODUCIBILITY.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in FILES), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.M | re.S)
 """A Python example, and the output that the page shows right below it."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -84,7 +85,8 @@ def steps(heading):
     return [resolve_name(name) for name in re.findall(r"^\d+\. `([\w.]+)`", section, re.M)]
 
 
-def message_way(Z, y):
+def message_way(*_):
+    Z, y = np.random.default_rng(0).random((60, 8)), ["a", "b"] * 30
     phi = fedran.RandomFeatures(8, 64)
     summary = fedran.summarize(phi(Z), y, rank=4, fingerprint=phi.fingerprint)
     server = fedran.Aggregator(out_features=64, fingerprint=phi.fingerprint)
@@ -92,16 +94,28 @@ def message_way(Z, y):
     server.solve().predict(phi(Z))
 
 
-def estimator_way(Z, y):
-    a, b = (fedran.FedRANClassifier(out_features=64).fit(Z[i::2], y[i::2]) for i in (0, 1))
+def estimator_way(*_):
+    Z, y = np.random.default_rng(0).random((60, 8)), ["a", "b"] * 30
+    a, b = (fedran.FedRANClassifier(out_features=64).fit(Z[i:], y[i:]) for i in (0, 1))
     (a + b).predict_proba(Z)
+
+
+def secure_way(folder, monkeypatch):
+    pytest.importorskip("flwr")
+    from helpers.federation.secure_federation import SecureFederation
+
+    SecureFederation(folder, monkeypatch).run("may")
 
 
 @pytest.mark.parametrize(
     ("heading", "way"),
-    [("A message, from rows to labels", message_way), ("The estimator", estimator_way)],
+    [
+        ("A message, from rows to labels", message_way),
+        ("The estimator", estimator_way),
+        ("One secure sum", secure_way),
+    ],
 )
-def test_functions_run_in_the_order_of_the_page(heading, way):
+def test_functions_run_in_the_order_of_the_page(heading, way, tmp_path, monkeypatch):
     shown = steps(heading)
     codes = [getattr(function, "__wrapped__", function).__code__ for function in shown]
     called = {}  # in the order of the first calls
@@ -113,7 +127,7 @@ def test_functions_run_in_the_order_of_the_page(heading, way):
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        way(np.random.default_rng(0).random((60, 8)), ["a", "a", "b", "b"] * 15)
+        way(tmp_path, monkeypatch)
     finally:
         sys.setprofile(before)
     assert [code.co_qualname for code in called] == [code.co_qualname for code in codes]
