@@ -61,6 +61,8 @@ class TaskRecord:
     rounds: int = 1
     formula_bytes: int | None = None
     """Bytes of an upload by the formula of the method's paper."""
+    peak_rss: int | None = None
+    """Largest resident memory of the run's process by the end of this task, in bytes."""
     f: float | None = None
     """Share of the feature energy cut before the solve."""
     lam: float | None = None

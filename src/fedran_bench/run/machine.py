@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,11 @@ def describe_machine(device: str | None) -> str:
 def usable_cores() -> int:
     """Cores that this process may use, including the limits of containers."""
     return int(joblib.cpu_count())
+
+
+def peak_memory() -> int:
+    """Largest resident memory of this process so far, in bytes. A run has a process of its own."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def threads_per_run(side_by_side: int) -> int:

@@ -28,7 +28,7 @@ from fedran_bench.results.result import (
     library_versions,
     run_id,
 )
-from fedran_bench.run.machine import describe_machine
+from fedran_bench.run.machine import describe_machine, peak_memory
 from fedran_bench.streams import Stream
 
 _with_pixels = lru_cache(maxsize=2)(as_images)
@@ -202,6 +202,7 @@ class _Runner:
             Seconds(busy, server, extraction),
             self.method.rounds(t),
             formula_bytes=self.method.formula(self.spec.in_features, len(self.stream.seen(t))),
+            peak_rss=peak_memory(),
             f=getattr(diagnosis, "f", None),
             lam=getattr(diagnosis, "lam", None),
             label_rate=[

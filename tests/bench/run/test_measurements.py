@@ -71,6 +71,7 @@ def test_bytes_are_summed_over_rounds(dataset, stream):
             assert record.bytes_up[k] == sum(c[2] for c in calls)
             assert record.bytes_down[k] == sum(c[3] for c in calls)
         assert record.formula_bytes == 10 * 2 * (t + 1)
+        assert record.peak_rss > 2**20
     last = by_hand(method, dataset, stream, 2)[-1]
     assert found.bytes_down_final == len(method.broadcast(last, 3, 0))
 
