@@ -14,10 +14,9 @@ from rich.console import Console
 
 import fedran
 from fedran.core.private.dp import Budget, composed, gaussian_epsilon
-from fedran.federation.ops.sums import OverBudget, require_budget
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server import secure_round
-from fedran.federation.server.ledger import over_budget, spent
+from fedran.federation.server.ledger import OverBudget, over_budget, require_budget, spent
 from fedran.federation.server.schema import Charge
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site import secure

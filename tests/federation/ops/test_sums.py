@@ -10,9 +10,8 @@ from fedran.federation.ops.scaffold import (
     make_federation,
     make_site,
 )
-from fedran.federation.ops.sums import trust_roster
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint, trust_roster
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import SitePaths
 

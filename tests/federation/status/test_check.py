@@ -15,12 +15,11 @@ import fedran
 from fedran.core.errors import Refused
 from fedran.federation.flower.programs import free_port
 from fedran.federation.ops.scaffold import make_site
-from fedran.federation.ops.sums import trust_roster
 from fedran.federation.protocol import keys
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint, trust_roster
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.status import check
 from fedran.federation.status.check import check_labels, check_rows, check_site

@@ -176,16 +176,6 @@ def test_identical_refusals_are_counted_and_not_repeated(recorded):
     assert (read(recorded).problems[0].reason, read(recorded).problems[0].times) == ("same", 301)
 
 
-def test_the_owner_sees_which_messages_equal_one_another(recorded):
-    store = recorded.store()
-    store.receive(recorded.sites.envelope("site-1", "may", upload(1)))
-    assert read(recorded).findings == []
-    with pytest.warns(UserWarning, match="equals that of site-1"):
-        store.receive(recorded.sites.envelope("site-2", "may", upload(1)))
-    (found,) = read(recorded).findings
-    assert (found.level, "site-2, may (as site-1, may)" in found.text) == ("warning", True)
-
-
 def test_reading_a_running_server_changes_no_file(recorded):
     store = recorded.store()
     store.receive(recorded.sites.envelope("site-1", "may", upload(1, classes=("cat", "dog"))))

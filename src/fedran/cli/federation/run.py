@@ -15,7 +15,6 @@ from fedran.cli.federation.arguments import (
     Task,
     find_server,
     find_site,
-    parse_label,
 )
 
 
@@ -55,14 +54,6 @@ def down(
 def task(
     folder: ServerFolder,
     task: Task,
-    classes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--class",
-            help="A class that uploads may contain from this task on, with new_classes = 'task'. "
-            "A number is an integer label, '\"1\"' is text. May be repeated.",
-        ),
-    ] = None,
     deadline: Annotated[
         float | None,
         typer.Option(
@@ -80,9 +71,8 @@ def task(
     """
     from fedran.federation.ops.tasks import run_task
 
-    labels = [parse_label(text) for text in classes or ()]
     place = find_server(folder)
-    result = run_task(place, task, classes=labels, deadline=deadline, say=typer.echo)
+    result = run_task(place, task, deadline=deadline, say=typer.echo)
     if not result.successful:
         raise typer.Exit(1)
 

@@ -7,7 +7,7 @@ started again; uploads that already arrived are in the store and are not asked f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedran.core.errors import MissingExtra, check_id
-from fedran.core.labels import Label, canonical
 from fedran.federation.flower import control, programs
 from fedran.federation.flower.control import FlowerRun
-from fedran.federation.ops.sums import require_budget
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.lockfile import lock_holder, locked, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
@@ -26,6 +24,7 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.answers import CLOSED, HOW_TO_CLOSE, Quorum
 from fedran.federation.server.database import Database
 from fedran.federation.server.gate import ValidationSet
+from fedran.federation.server.ledger import require_budget
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.settings import local_sites
 from fedran.wire.sizes import human_bytes
@@ -73,13 +72,11 @@ def run_task(
     paths: ServerPaths,
     task: str,
     *,
-    classes: Sequence[Label] = (),
     deadline: float | None = None,
     say: Callable[[str], None],
 ) -> TaskResult:
     """Run a task to its end on a running server; ``say`` gets the server's log lines.
 
-    ``classes`` are opened for the task, where the settings say that classes are opened per task.
     ``deadline`` counts instead of that of the settings.
     """
     check_id(task, "task")
@@ -105,8 +102,6 @@ def run_task(
         what = f"task {other} is open" if is_open else f"{other} is under way"
         hint = HOW_TO_CLOSE if is_open else ""
         raise TaskInProgress(f"{what}; start {task} when it has ended{hint}")
-    if classes:
-        open_classes(paths, task, classes)
     for remaining in reversed(range(MAX_RUNS)):
         run = _run_once(paths, task, say, settings.deadline)
         if run.status == control.COMPLETED:
@@ -139,22 +134,6 @@ def _under_way(paths: ServerPaths) -> tuple[str, bool]:
         return "", False
     with closing(Database(paths.state)) as database:
         return name, any(t.task == name and t.state == "open" for t in database.tasks())
-
-
-def open_classes(paths: ServerPaths, task: str, classes: Sequence[Label]) -> None:
-    """Let uploads for a task, and for later ones, contain these classes."""
-    settings = paths.settings()
-    if settings.new_classes != "task":
-        raise ValueError(
-            f"classes are opened per task only with new_classes = 'task' in server.toml, got "
-            f"{settings.new_classes!r}"
-        )
-    labels = [canonical(label) for label in classes]
-    unlisted = [c for c in labels if settings.labels is not None and c not in settings.labels]
-    if unlisted:
-        raise ValueError(f"classes must be among those of server.toml, got {unlisted}")
-    with closing(Database(paths.state)) as database:
-        database.open_classes(check_id(task, "task"), labels)
 
 
 def simulate(

@@ -35,6 +35,8 @@ from fedran.wire.validation import DEFAULT_LIMITS
 
 MAX_ROWS = 10**9
 OMEGA, CENTER = "omega", "center"
+OMEGA_SUFFIX = ".omega"
+"""Ends the name of the test matrix beside a request, in messages and files."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,13 @@ class Content:
 
     def fixed_point(self, fingerprint: Fingerprint) -> FixedPoint:
         """The scales of the numbers. They follow from public values only."""
-        sizes = {"most_rows": self.max_rows, "n_sites": self.sites}
-        return sketch_fixed_point(fingerprint, len(self.classes), self.width, **sizes)
+        return sketch_fixed_point(
+            fingerprint,
+            len(self.classes),
+            self.width,
+            most_rows=self.max_rows,
+            n_sites=self.sites,
+        )
 
     def test_matrix(self, out_features: int, encoded: bytes) -> NDArray[np.float32] | None:
         """Omega (M, s), decoded or drawn; None where the Gram matrix itself is summed."""

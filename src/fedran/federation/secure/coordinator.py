@@ -21,13 +21,11 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.federation.secure import unmasking
 from fedran.federation.secure.attempt import Attempt, AttemptFailed, Stage, roster_digest
-from fedran.federation.secure.contribution import Content
+from fedran.federation.secure.contribution import OMEGA_SUFFIX, Content
 from fedran.federation.secure.unmasking import ServerState
 from fedran.wire.files import read_json_object, write_atomically
 
 log = logging.getLogger(__name__)
-OMEGA = ".omega"
-"""Ends the name of the test matrix beside a request, in messages and files."""
 FOLDER = "sums"
 """Folder of open attempts in the server's state folder."""
 BEFORE_VECTORS = (Stage.ADVERTISE, Stage.SHARE)
@@ -132,7 +130,7 @@ class Coordinator:
                 blobs[opened.name] = unmasking.request(opened.state, client)
                 if opened.state.stage is Stage.ADVERTISE:
                     contents[opened.name] = opened.content.fields()
-                    blobs[f"{opened.name}{OMEGA}"] = opened.omega
+                    blobs[f"{opened.name}{OMEGA_SUFFIX}"] = opened.omega
         return contents, blobs
 
     def receive(self, client: str, name: str, answer: bytes) -> None:

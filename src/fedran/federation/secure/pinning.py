@@ -14,7 +14,10 @@ from pathlib import Path
 
 from fedran.core.errors import Refused, check_id, shortened
 from fedran.federation.protocol.identity import check_public
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.attempt import roster_digest
+from fedran.federation.site.settings import OUTBOX, SitePaths
 from fedran.wire.files import write_atomically
 
 MAX_CLIENTS = 1000
@@ -110,3 +113,22 @@ class PinnedRoster:
     def _write(self, name: str, clients: Mapping[str, str]) -> None:
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self.state / name, json.dumps(dict(sorted(clients.items()))).encode())
+
+
+def trust_roster(paths: SitePaths, fingerprint: str, file: Path | None = None) -> str:
+    """Pin the roster that a site was shown, by its server or in a file; returns its fingerprint.
+
+    A person names the fingerprint, who has compared it with the server's owner.
+    """
+    settings, pinned = paths.settings(), PinnedRoster(paths.state)
+    clients = read_clients(Roster.load(file).clients) if file else pinned.shown
+    if not clients:
+        raise FileNotFoundError(
+            f"{paths.folder}: no roster yet; run a task, or name the server's roster.toml with "
+            "--roster"
+        )
+    if settings.client not in clients:
+        raise Refused("roster", f"one that lists this site, {settings.client}", "others only")
+    with locked(paths.state / OUTBOX, settings.seconds):
+        pinned.pin(clients, fingerprint)
+    return roster_fingerprint(clients)

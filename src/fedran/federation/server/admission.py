@@ -12,7 +12,7 @@ from fedran.core.consistency import check_one_site, check_row_energy
 from fedran.core.errors import shortened
 from fedran.core.features import row_energy_range
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.labels import Label, named, ordered
+from fedran.core.labels import named, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.core.sums.aggregator import Aggregator
@@ -118,15 +118,9 @@ def check_accounts(statement: Statement, message: Summary | Mixture, upload: Con
 
 
 def check_message(
-    envelope: Envelope,
-    settings: ServerSettings,
-    classes: tuple[Label, ...] | None,
-    aggregator: Aggregator,
+    envelope: Envelope, settings: ServerSettings, aggregator: Aggregator
 ) -> Summary | Mixture:
-    """The decoded message, after every check that could refuse it. Nothing is absorbed here.
-
-    ``classes`` are the labels that it may contain; None: any.
-    """
+    """The decoded message, after every check that could refuse it. Nothing is absorbed here."""
     statement, size = envelope.statement, len(envelope.upload)
     if size > settings.budget_bytes and not statement.members:
         expected = f"at most {settings.budget_bytes} bytes, the budget of the offer"
@@ -136,7 +130,8 @@ def check_message(
     if isinstance(message, Mixture) != (settings.message == "mixture"):
         got = type(message).__name__.lower()
         raise UploadRefused(Code.INVALID, "message", f"a {settings.message}", f"a {got}")
-    unknown = () if classes is None else ordered(set(message.classes).difference(classes))
+    listed = settings.labels
+    unknown = () if listed is None else ordered(set(message.classes).difference(listed))
     if unknown:
         raise UploadRefused(Code.INVALID, "classes", "labels of this federation", named(unknown))
     if message.accounts.energy <= 0:

@@ -121,9 +121,8 @@ def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Rec
         )
     except Refused as reason:
         told = f"the sum describes no rows ({reason}); a site has added other numbers"
-        fields = {"client": client, "task": task, "outcome": "refused", "reason": told}
-        store.events.write("upload", **fields, verified=True, bytes=0, members=0)
         receipt = Receipt(Code.INVALID, client, task, "?", told)
+        store.events.write("upload", **receipt.fields(), verified=True, bytes=0, members=0)
     else:
         upload = encode(summary, "float32")
         members = tuple((member, task) for member in survivors)

@@ -15,8 +15,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedran.core.errors import shortened
-from fedran.core.labels import Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Statement, UploadId
@@ -96,18 +94,6 @@ class Database(SqliteFile):
         """Replace a single value."""
         self.put("facts", replace=True, name=name, value=value)
 
-    def open_classes(self, task: str, labels: Sequence[Label]) -> None:
-        """Let uploads for a task, and for later ones, contain these classes."""
-        with self.transaction():
-            opened = self.opened_classes()
-            opened[task] = tuple(dict.fromkeys((*opened.get(task, ()), *labels)))
-            self.set_fact("opened_classes", _json(opened))
-
-    def opened_classes(self) -> dict[str, tuple[Label, ...]]:
-        """The classes that were opened for each task."""
-        found = self._loaded(self.fact("opened_classes") or "{}")
-        return {task: tuple(labels) for task, labels in found.items()}
-
     def add_upload(self, statement: Statement, message: Summary | Mixture, blob: bytes) -> Upload:
         """Write an accepted upload, and end its quarantine. A revision replaces the older one."""
         with self.transaction():
@@ -131,21 +117,6 @@ class Database(SqliteFile):
         """Client, task, bytes, rows, digest, and classes and members as JSON, oldest first."""
         columns = "client, task, bytes, rows, digest, classes, members"
         return self.query(f"SELECT {columns} FROM uploads ORDER BY number")  # noqa: S608
-
-    def equal_uploads(self) -> list[str]:
-        """One sentence if messages equal earlier ones. They may be copies, and all count."""
-        first, found = dict[str, str](), list[str]()
-        query = "SELECT client, task, digest FROM uploads WHERE rows > 0 ORDER BY number"
-        for client, task, digest in self.query(query):
-            earlier = first.setdefault(digest, f"{client}, {task}")
-            if earlier != f"{client}, {task}":
-                found.append(f"{client}, {task} (as {earlier})")
-        if not found:
-            return []
-        return [
-            "Messages that equal an earlier one, whose rows count twice: "
-            f"{shortened(found, 5)}; `fedran federation forget` removes one."
-        ]
 
     def count(self) -> int:
         """Number of accepted uploads."""

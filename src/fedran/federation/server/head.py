@@ -48,55 +48,41 @@ def update_head(
         clear_held(store)
         return blob, digest
     if validation is not None and margin is not None:
-        given = task, head, blob, margin, in_service
-        if _is_held_back(store, validation, *given):
+        previous = decode(in_service, Head) if in_service else None
+        if _is_held_back(store, validation, task, previous, head, blob=blob, margin=margin):
             return in_service, hashlib.sha256(in_service).hexdigest() if in_service else ""
     with store.tolerating_a_full_disk(path.name):
         write_atomically(path, blob)
     clear_held(store)
-    _record(store, validation, task, head, blob, seconds)
-    return blob, digest
-
-
-def _record(
-    store: Store,
-    validation: Validation | None,
-    task: str,
-    head: Head,
-    blob: bytes,
-    seconds: float,
-) -> None:
-    """Log a head that goes into service with warnings about uploads, and note it for good."""
-    for warning in store.database.equal_uploads():
-        log.warning("%s", warning)
     accuracy = validation.accuracy(head) if validation else None
     shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
     log.info("new head: %d classes%s", len(head.classes), shown)
     with store.tolerating_a_full_disk("record of the head"):
         store.database.add_head(
-            hashlib.sha256(blob).hexdigest(),
+            digest,
             task=task,
             classes=len(head.classes),
             size=len(blob),
             accuracy=accuracy,
             seconds=round(seconds, 3),
         )
+    return blob, digest
 
 
 def _is_held_back(
     store: Store,
     validation: Validation,
     task: str,
+    previous: Head | None,
     head: Head,
+    *,
     blob: bytes,
     margin: float,
-    in_service: bytes,
 ) -> bool:
     """Whether a new head is worse than the one in service. It is kept then, with the reason."""
     digest = hashlib.sha256(blob).hexdigest()
     if held_head(store).get("digest") == digest:
         return True
-    previous = decode(in_service, Head) if in_service else None
     heads = store.database.heads()
     since = heads[-1].at if heads else 0.0
     new = [upload for upload in store.database.uploads() if upload.at > since]

@@ -158,9 +158,6 @@ class Round:
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
         epoch = self.store.database.fact("epoch")
         offer = self.settings.offer(newest, earlier, epoch)
-        if self.settings.new_classes == "task":
-            allowed = self.store.allowed_classes(newest) or ()
-            offer = replace(offer, classes=allowed[:MAX_CLASSES])
         known = () if offer.classes else self.store.aggregator.classes
         usual = self.store.state.history.usual()
         return replace(

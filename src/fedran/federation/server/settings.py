@@ -102,10 +102,9 @@ class ServerSettings(Settings):
     classes: list[str | int] | None = None
     """The labels that may occur. Sites get this list with every task, and an upload with another
     label is refused. Without it, any label is accepted."""
-    new_classes: Literal["open", "wait", "task"] = "open"
+    new_classes: Literal["open", "wait"] = "open"
     """`wait`: an upload with a class that no accepted upload has waits for
-    `fedran federation accept`. `task`: only classes that `fedran federation task --class` opened,
-    for the task of the upload or an earlier one, are accepted."""
+    `fedran federation accept`."""
     classes_per_site: Annotated[int, between(1, 10**6)] = 1000
     """Limit on the number of classes of one site over all its uploads."""
     row_multiple: Annotated[float, between(1, 10**6)] = 5.0

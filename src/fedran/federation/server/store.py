@@ -11,7 +11,6 @@ from pathlib import Path
 
 from fedran.core.errors import Refused, check_id
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.labels import Label, ordered
 from fedran.core.mixture import Mixture
 from fedran.core.private.noisy_sums import noisy_ridge
 from fedran.core.solve.head import Head
@@ -144,19 +143,6 @@ class Store:
         self.tasks = frozenset(tasks)
         return tasks
 
-    def allowed_classes(self, task: str) -> tuple[Label, ...] | None:
-        """The labels that uploads for a task may contain; None: any."""
-        listed = self.settings.labels
-        if self.settings.new_classes != "task":
-            return listed
-        tasks = [known.task for known in self.database.tasks()]
-        until = tasks.index(task) + 1 if task in tasks else len(tasks)
-        found: dict[Label, None] = {}
-        for name, labels in self.database.opened_classes().items():
-            if name == task or name in tasks[:until]:
-                found.update(dict.fromkeys(labels))
-        return ordered(c for c in found if listed is None or c in listed)
-
     def receive(self, blob: bytes) -> Receipt:
         """Decide about one envelope. Every problem with it is answered by a receipt.
 
@@ -269,13 +255,12 @@ class Store:
         assert arrival.envelope is not None
         statement, state = arrival.envelope.statement, self.state
         check_not_forgotten(statement, self.forgotten)
-        allowed = self.allowed_classes(statement.task)
-        given = arrival.envelope, self.settings, allowed
         if statement.revision > state.revisions.get(statement.key, statement.revision):
-            check_message(*given, State.empty(self.settings).aggregator)
+            empty = State.empty(self.settings).aggregator
+            check_message(arrival.envelope, self.settings, empty)
             state = arrival.state = self._rebuild(without=statement.key)
         check_not_covered(statement, state.aggregator.absorbed, state.covered)
-        return check_message(*given, state.aggregator)
+        return check_message(arrival.envelope, self.settings, state.aggregator)
 
     def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
         """Write an upload and its event to disk, then absorb it."""

@@ -23,8 +23,7 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.secure import masking
 from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage, helpers
-from fedran.federation.secure.contribution import Content, encode_contribution
-from fedran.federation.secure.coordinator import OMEGA
+from fedran.federation.secure.contribution import OMEGA_SUFFIX, Content, encode_contribution
 from fedran.federation.secure.pinning import PinnedRoster, read_clients
 from fedran.federation.site.pseudo_labels import RandomFeaturesOf, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
@@ -240,8 +239,10 @@ def requests_of(
     """Name, request, content and test matrix of every request in a message."""
     contents = fields.get("contents")
     known = contents if isinstance(contents, Mapping) else {}
-    names = [name for name in blobs if not name.endswith(OMEGA)]
-    return [(n, blobs[n], known.get(n), blobs.get(f"{n}{OMEGA}", b"")) for n in sorted(names)]
+    names = [name for name in blobs if not name.endswith(OMEGA_SUFFIX)]
+    return [
+        (n, blobs[n], known.get(n), blobs.get(f"{n}{OMEGA_SUFFIX}", b"")) for n in sorted(names)
+    ]
 
 
 def make_contribution(

@@ -45,8 +45,6 @@ class Stored:
     quarantine: list[Waiting] = field(default_factory=list)
     seen: dict[str, float] = field(default_factory=dict)
     ledger: list[Charge] = field(default_factory=list)
-    equal: list[str] = field(default_factory=list)
-    """What the owner is told about messages that equal one another."""
     flower: str = ""
     held: str = ""
     epoch: str = ""
@@ -71,7 +69,6 @@ class Stored:
             quarantine=list(database.quarantine().values()),
             seen=database.seen(),
             ledger=database.ledger(),
-            equal=database.equal_uploads(),
             flower=database.fact("flower"),
             held=database.fact("held"),
             epoch=database.fact("epoch"),

@@ -75,7 +75,7 @@ class Reader:
             for client in sorted(members | uploaded)
         ]
         alike = similar_labels(label for site in sites for label, _ in site.classes)
-        findings += [Finding("warning", text) for text in (*stored.equal, alike) if text]
+        findings += [Finding("warning", alike)] if alike else []
         known = {task.task: task for task in stored.tasks}
         names = list(dict.fromkeys((*known, *stored.by_task)))
         compared = self.settings.privacy != "none" and roster is not None
