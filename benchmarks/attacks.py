@@ -30,10 +30,10 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.gate import ValidationSet, gains_without
-from fedran.federation.server.head import update_head
+from fedran.federation.server.head.gate import ValidationSet, gains_without
+from fedran.federation.server.head.head import update_head
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.store import Store
 from fedran.wire.codec import decode, encode
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -39,10 +39,10 @@ from fedran.federation.ops.tasks import run_task, simulate
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
 from fedran.federation.server.settings import ServerPaths, ServerSettings
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.events import EventLog
+from fedran.federation.server.store.store import Store
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.status.reader import Reader
 from speed import CLASSES, D, M, features

@@ -34,19 +34,25 @@ from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.services import start_federation, stop_federation
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.secure import masking, unmasking
-from fedran.federation.secure.attempt import STAGES, Attempt, SiteIdentity, Stage, roster_digest
-from fedran.federation.secure.ciphers import add_mask
-from fedran.federation.secure.contribution import (
+from fedran.federation.secure.masking import masking, unmasking
+from fedran.federation.secure.masking.attempt import (
+    STAGES,
+    Attempt,
+    SiteIdentity,
+    Stage,
+    roster_digest,
+)
+from fedran.federation.secure.masking.ciphers import add_mask
+from fedran.federation.secure.masking.contribution import (
     Content,
     encode_aware_omega,
     encode_contribution,
     sum_to_summary,
 )
-from fedran.federation.secure.masking import SiteState
-from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
+from fedran.federation.secure.masking.masking import SiteState
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.events import EventLog
 from fedran.federation.site.settings import SitePaths
 from speed import CLASSES, D, M, features
 

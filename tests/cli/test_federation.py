@@ -15,7 +15,7 @@ from fedran.federation.ops.enrolment import Enrolment
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.database import Database
+from fedran.federation.server.store.database import Database
 from helpers.one_line_error import refused
 
 JOIN = ("--federation", "t", "--client", "site-9", "--server", "localhost:9443")

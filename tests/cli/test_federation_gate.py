@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.server.head import update_head
+from fedran.federation.server.head.head import update_head
 from helpers.federation.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of
 from helpers.federation.made_federation import D, M
 

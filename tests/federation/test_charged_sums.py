@@ -10,11 +10,11 @@ pytest.importorskip("flwr")
 
 from fedran.federation.flower.records import make_record
 from fedran.federation.ops.maintenance import back_up, restore
-from fedran.federation.secure import unmasking
-from fedran.federation.secure.attempt import AttemptFailed, Stage
-from fedran.federation.server import secure_round
-from fedran.federation.server.schema import Tombstone
+from fedran.federation.secure.masking import unmasking
+from fedran.federation.secure.masking.attempt import AttemptFailed, Stage
+from fedran.federation.secure.server import secure_round
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store.schema import Tombstone
 from helpers.federation.secure_federation import (
     PrivateFederation,
     SecureFederation,

@@ -27,7 +27,7 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import seal
 from fedran.federation.server.settings import APP, OWNER, ServerPaths
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import same_state
 from helpers.federation.real_federation import federation, wait_for
 

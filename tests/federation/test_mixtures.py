@@ -13,10 +13,10 @@ from fedran.core.errors import Refused
 from fedran.core.sums.exact_sum import ExactSum
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.cohorts import task_before
-from fedran.federation.server.database import Database
+from fedran.federation.secure.server.cohorts import task_before
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import PHI, SETTINGS, D, M, Sites, same_state, upload
 from helpers.federation.made_site import OFFER, rows, site_of, summary_of
 

@@ -15,11 +15,11 @@ from rich.console import Console
 import fedran
 from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.server import secure_round
-from fedran.federation.server.ledger import OverBudget, over_budget, require_budget, spent
-from fedran.federation.server.schema import Charge
+from fedran.federation.secure.server import secure_round
+from fedran.federation.secure.server.budget import OverBudget, over_budget, require_budget, spent
+from fedran.federation.secure.site import participant as secure
 from fedran.federation.server.settings import ServerPaths, ServerSettings
-from fedran.federation.site import secure
+from fedran.federation.server.store.schema import Charge
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.site import read_site

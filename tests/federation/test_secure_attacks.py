@@ -18,11 +18,11 @@ pytest.importorskip("flwr")
 import fedran
 from fedran.federation.flower.programs import server_executor
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.secure.attempt import Stage, unpack_parts
-from fedran.federation.secure.contribution import sum_to_summary
-from fedran.federation.server.cohorts import make_content
-from fedran.federation.server.store import Store
-from fedran.federation.site.sum_files import SumFiles
+from fedran.federation.secure.masking.attempt import Stage, unpack_parts
+from fedran.federation.secure.masking.contribution import sum_to_summary
+from fedran.federation.secure.server.cohorts import make_content
+from fedran.federation.secure.site.sum_files import SumFiles
+from fedran.federation.server.store.store import Store
 from helpers.federation import dishonest_server
 from helpers.federation.dishonest_server import ATTACKS, SITES
 from helpers.federation.real_federation import federation

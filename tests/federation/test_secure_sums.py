@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedran.federation.secure.attempt import STAGES
-from fedran.federation.server.database import Database
+from fedran.federation.secure.masking.attempt import STAGES
+from fedran.federation.server.store.database import Database
 from fedran.federation.status.counts import Stored
 from helpers.federation.real_federation import federation, wait_for
 

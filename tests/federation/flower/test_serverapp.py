@@ -10,7 +10,7 @@ from fedran.core.errors import Refused
 from fedran.federation.flower import serverapp
 from fedran.federation.server import settings as server_settings
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import D, M, Sites
 
 

@@ -9,9 +9,9 @@ pytest.importorskip("flwr")
 
 from fedran.core.errors import Refused
 from fedran.federation.ops.decisions import forget, release_head, roll_back
-from fedran.federation.server.head import update_head
+from fedran.federation.server.head.head import update_head
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.store import Store
 from fedran.federation.status.reader import Reader
 from helpers.federation.made_federation import Sites, upload
 

@@ -22,12 +22,12 @@ from fedran.federation.ops.maintenance import (
 )
 from fedran.federation.protocol.lockfile import AlreadyRunning, locked
 from fedran.federation.protocol.receipts import Code
-from fedran.federation.server.database import Database
-from fedran.federation.server.forgetting import check_record
-from fedran.federation.server.head import update_head
+from fedran.federation.server.head.head import update_head
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.sqlite_file import StoreDamaged
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.forgetting import check_record
+from fedran.federation.server.store.sqlite_file import StoreDamaged
+from fedran.federation.server.store.store import Store
 from fedran.federation.status.reader import Reader
 from helpers.federation.made_federation import Sites, same_state, upload
 

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
 from fedran.federation.flower import control
 from fedran.federation.ops.nodes import LONGEST_WAIT, NodeRegistry, _free_key
 from fedran.federation.protocol.keys import make_node_key
-from fedran.federation.server.database import Database
 from fedran.federation.server.settings import APP, ServerPaths
+from fedran.federation.server.store.database import Database
 
 
 class Flower:

@@ -21,9 +21,9 @@ from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.answers import CLOSED
-from fedran.federation.server.database import Database
+from fedran.federation.server.round.quorum import CLOSED
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store.database import Database
 from helpers.federation.recorded_federation import add_row
 
 

@@ -16,11 +16,11 @@ import fedran
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import MAX_COLUMN_NAMES, Offer, open_envelope
-from fedran.federation.secure.contribution import Content
-from fedran.federation.server.gate import ValidationSet
+from fedran.federation.secure.masking.contribution import Content
+from fedran.federation.secure.site.participant import make_contribution
+from fedran.federation.server.head.gate import ValidationSet
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site.held_out_rows import HeldOutRows
-from fedran.federation.site.secure import make_contribution
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.source import FunctionSource
 from fedran.federation.site.upload import Site

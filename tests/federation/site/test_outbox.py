@@ -11,7 +11,7 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import SETTINGS
 from helpers.federation.made_site import OFFER, rows, site_of
 

@@ -14,7 +14,7 @@ from fedran.backbones.preprocessing import Preprocessing
 from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import SETTINGS
 from helpers.federation.made_site import OFFER, rows, site_of, summary_of
 

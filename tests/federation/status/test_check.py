@@ -19,7 +19,7 @@ from fedran.federation.protocol import keys
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint, trust_roster
+from fedran.federation.secure.site.pinning import PinnedRoster, roster_fingerprint, trust_roster
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.status import check
 from fedran.federation.status.check import check_labels, check_rows, check_site

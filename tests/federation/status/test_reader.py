@@ -10,8 +10,8 @@ pytest.importorskip("cryptography")
 
 from fedran.federation.protocol import keys
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.server.schema import Tombstone
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
+from fedran.federation.server.store.schema import Tombstone
 from fedran.federation.status.format import format_uploads
 from fedran.federation.status.reader import Reader
 from helpers.federation.made_federation import upload

@@ -25,13 +25,13 @@ from fedran.federation.flower.records import make_record, read_record
 from fedran.federation.flower.serverapp import app
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.secure import unmasking
-from fedran.federation.secure.attempt import STAGES, Answer, Attempt, Request, Stage
-from fedran.federation.secure.ciphers import ADVERTISED, advertised_keys, pack_keys
-from fedran.federation.secure.unmasking import ServerState
-from fedran.federation.server.cohorts import make_attempt, make_content, next_number
+from fedran.federation.secure.masking import unmasking
+from fedran.federation.secure.masking.attempt import STAGES, Answer, Attempt, Request, Stage
+from fedran.federation.secure.masking.ciphers import ADVERTISED, advertised_keys, pack_keys
+from fedran.federation.secure.masking.unmasking import ServerState
+from fedran.federation.secure.server.cohorts import make_attempt, make_content, next_number
 from fedran.federation.server.settings import STATE, ServerSettings
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.store import Store
 
 SITES = ("site-1", "site-2", "site-3", "site-4")
 REPLY_SECONDS = 240.0

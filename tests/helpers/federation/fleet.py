@@ -18,7 +18,7 @@ from flwr.app import (
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedran.federation.flower.records import make_record
-from fedran.federation.server.database import Database
+from fedran.federation.server.store.database import Database
 from helpers.federation.flower_messages import blobs_of, fields_of
 
 NAMES = ("site-1", "site-2", "site-3")
@@ -27,8 +27,8 @@ NAMES = ("site-1", "site-2", "site-3")
 def shorten_waits(monkeypatch):
     """Let rounds poll quickly, in a process that Flower would have started for a run."""
     for name, seconds in (("POLL", 0.01), ("HAND_BACK", 0.5), ("CATCH_UP", 0.4)):
-        monkeypatch.setattr(f"fedran.federation.server.round.{name}_SECONDS", seconds)
-    monkeypatch.setattr("fedran.federation.server.messenger.RETRY_SECONDS", 0.02)
+        monkeypatch.setattr(f"fedran.federation.server.round.round.{name}_SECONDS", seconds)
+    monkeypatch.setattr("fedran.federation.server.round.messenger.RETRY_SECONDS", 0.02)
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 import fedran
 from fedran.data.rows import Rows
-from fedran.federation.server.gate import ValidationSet
+from fedran.federation.server.head.gate import ValidationSet
 from helpers.federation.made_federation import D, M, Sites, repeated
 
 PHI = fedran.RandomFeatures(D, M, "cosine", seed=0, source="test")

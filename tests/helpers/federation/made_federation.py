@@ -11,7 +11,7 @@ from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.federation.protocol.messages import Envelope, seal
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.store import Store
 
 M, D = 48, 6
 PHI = fedran.RandomFeatures(D, M, "relu", seed=0, source="test")

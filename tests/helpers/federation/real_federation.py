@@ -21,10 +21,10 @@ from fedran.federation.ops.services import (
     wait_for_service,
 )
 from fedran.federation.ops.tasks import run_task
-from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
-from fedran.federation.server.schema import FILE
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.events import EventLog
+from fedran.federation.server.store.schema import FILE
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths
 

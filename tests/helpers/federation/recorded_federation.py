@@ -7,8 +7,8 @@ from functools import cached_property
 
 from fedran.federation.protocol.identity import Statement
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.events import EventLog
 from helpers.federation.made_federation import Sites
 
 NAMES = ("site-1", "site-2", "site-3")

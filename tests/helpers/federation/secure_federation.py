@@ -16,14 +16,14 @@ from fedran.federation.flower.clientapp import answer_offer, receive_results
 from fedran.federation.flower.serverapp import FlowerNetwork
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.secure.attempt import Request
-from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
-from fedran.federation.server.messenger import Messenger
-from fedran.federation.server.secure_round import SecureRound
+from fedran.federation.secure.masking.attempt import Request
+from fedran.federation.secure.server.secure_round import SecureRound
+from fedran.federation.secure.site.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.secure.site.sum_files import SumFiles
+from fedran.federation.server.round.messenger import Messenger
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.store import Store
+from fedran.federation.server.store.store import Store
 from fedran.federation.site.app import VARIABLE
-from fedran.federation.site.sum_files import SumFiles
 from helpers.federation.fleet import Fleet, shorten_waits
 from helpers.federation.flower_messages import blobs_of
 
@@ -55,9 +55,9 @@ class Clock:
         self.now += 0.1
 
     def install(self, monkeypatch):
-        for module in ("secure_round", "messenger"):
-            monkeypatch.setattr(f"fedran.federation.server.{module}.time", self)
-        monkeypatch.setattr("fedran.federation.server.messenger.SLOW_SECONDS", 0.25)
+        for module in ("secure.server.secure_round", "server.round.messenger"):
+            monkeypatch.setattr(f"fedran.federation.{module}.time", self)
+        monkeypatch.setattr("fedran.federation.server.round.messenger.SLOW_SECONDS", 0.25)
 
 
 class SecureFederation:

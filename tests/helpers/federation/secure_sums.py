@@ -10,10 +10,16 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.secure import masking, unmasking
-from fedran.federation.secure.attempt import Attempt, Request, SiteIdentity, Stage, roster_digest
-from fedran.federation.secure.masking import SiteState
-from fedran.federation.secure.unmasking import ServerState
+from fedran.federation.secure.masking import masking, unmasking
+from fedran.federation.secure.masking.attempt import (
+    Attempt,
+    Request,
+    SiteIdentity,
+    Stage,
+    roster_digest,
+)
+from fedran.federation.secure.masking.masking import SiteState
+from fedran.federation.secure.masking.unmasking import ServerState
 
 KEYS = [SiteKey(Ed25519PrivateKey.from_private_bytes(bytes([i]) * 32)) for i in range(100)]
 """Fixed, so that a fixed source of randomness makes every byte the same."""

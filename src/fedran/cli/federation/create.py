@@ -231,7 +231,7 @@ def add(
     """Admit a site to the server. No restart is needed."""
     from fedran.federation.ops.enrolment import Enrolment, add_site
     from fedran.federation.protocol.roster import Roster
-    from fedran.federation.secure.pinning import roster_fingerprint
+    from fedran.federation.secure.site.pinning import roster_fingerprint
 
     site = Enrolment.load(enrolment)
     paths = find_server(folder)

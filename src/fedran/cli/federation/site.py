@@ -36,7 +36,7 @@ def check(
     Every line is ok, a warning or a problem, with its remedy. The exit code
     is 1 if there is a problem.
     """
-    from fedran.federation.secure.pinning import trust_roster
+    from fedran.federation.secure.site.pinning import trust_roster
     from fedran.federation.status.check import check_site
 
     paths = find_site(folder)

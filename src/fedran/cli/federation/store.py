@@ -32,7 +32,7 @@ def forget(
     """
     from fedran.federation.ops.decisions import forget as run
     from fedran.federation.ops.decisions import preview_forget
-    from fedran.federation.server.head import HEAD
+    from fedran.federation.server.head.head import HEAD
 
     paths = find_server(folder)
     meant, ended = preview_forget(paths, client, task)

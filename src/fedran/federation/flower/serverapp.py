@@ -22,12 +22,12 @@ from fedran.federation.flower.records import make_record, read_record
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Question
-from fedran.federation.server.gate import ValidationSet
-from fedran.federation.server.messenger import Incoming, Messenger
-from fedran.federation.server.round import Round
-from fedran.federation.server.secure_round import SecureRound
+from fedran.federation.secure.server.secure_round import SecureRound
+from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.round.messenger import Incoming, Messenger
+from fedran.federation.server.round.round import Round
 from fedran.federation.server.settings import WITHOUT_KEYS, ServerSettings
-from fedran.federation.server.store import locked_store
+from fedran.federation.server.store.store import locked_store
 
 VARIABLE = "FEDRAN_SERVER"
 LOCK_TIMEOUT = 600.0

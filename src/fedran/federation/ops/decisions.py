@@ -13,13 +13,13 @@ from fedran.core.errors import Refused, check_id
 from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Receipt
-from fedran.federation.server.database import Database
-from fedran.federation.server.forgetting import Forgotten, to_forget
-from fedran.federation.server.gate import ValidationSet, gains_without
-from fedran.federation.server.head import HEAD, clear_held, held_head, keep_held, update_head
-from fedran.federation.server.schema import Upload
+from fedran.federation.server.head.gate import ValidationSet, gains_without
+from fedran.federation.server.head.head import HEAD, clear_held, held_head, keep_held, update_head
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store import locked_store
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.forgetting import Forgotten, to_forget
+from fedran.federation.server.store.schema import Upload
+from fedran.federation.server.store.store import locked_store
 from fedran.wire.codec import encode
 from fedran.wire.files import write_atomically
 

@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from fedran.core.errors import Refused, shortened
 from fedran.federation.ops.decisions import record_key
 from fedran.federation.protocol.lockfile import locked
-from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
-from fedran.federation.server.forgetting import check_record
-from fedran.federation.server.schema import FILE, Tombstone, Upload, Waiting
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.sqlite_file import StoreDamaged, StoreFailed
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.events import EventLog
+from fedran.federation.server.store.forgetting import check_record
+from fedran.federation.server.store.schema import FILE, Tombstone, Upload, Waiting
+from fedran.federation.server.store.sqlite_file import StoreDamaged, StoreFailed
 from fedran.wire.files import sync_folder
 
 COMPANIONS = ("", "-wal", "-shm")

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedran.core.errors import Refused
 from fedran.federation.flower import control
 from fedran.federation.protocol.keys import load_node_key
-from fedran.federation.server.database import Database
 from fedran.federation.server.settings import APP, ServerPaths
+from fedran.federation.server.store.database import Database
 
 log = logging.getLogger(__name__)
 LONGEST_WAIT = 8

@@ -23,7 +23,7 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.messages import MAX_COLUMNS, FeatureSource, Privacy
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.secure.pinning import PinnedRoster, roster_fingerprint
+from fedran.federation.secure.site.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.wire.files import write_atomically

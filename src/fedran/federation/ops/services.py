@@ -31,8 +31,8 @@ from fedran.federation.protocol.lockfile import (
     wait_until,
 )
 from fedran.federation.protocol.logs import Tail, log_file, log_to
-from fedran.federation.server.database import Database
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store.database import Database
 from fedran.federation.site.settings import CONNECTION, SitePaths, local_sites
 from fedran.wire.files import write_atomically
 

@@ -21,11 +21,11 @@ from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.lockfile import lock_holder, locked, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.answers import CLOSED, HOW_TO_CLOSE, Quorum
-from fedran.federation.server.database import Database
-from fedran.federation.server.gate import ValidationSet
-from fedran.federation.server.ledger import require_budget
+from fedran.federation.secure.server.budget import require_budget
+from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.round.quorum import CLOSED, HOW_TO_CLOSE, Quorum
 from fedran.federation.server.settings import ServerPaths
+from fedran.federation.server.store.database import Database
 from fedran.federation.site.settings import local_sites
 from fedran.wire.sizes import human_bytes
 
@@ -223,8 +223,7 @@ def _finish(
         database.set_run(run.run_id, task, run.status, run.received, run.sent)
         states = [known.state for known in database.tasks() if known.task == task]
         waiting = sorted(c for c, t in database.quarantine() if t == task)
-        uploads = database.upload_lines()
-    payload = sum(size for _, name, size, *_ in uploads if name == task)
+        payload = sum(upload.bytes for upload in database.uploads() if upload.task == task)
     transport = "transport not measured"
     if run.received + run.sent:
         transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"

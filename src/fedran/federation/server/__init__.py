@@ -1,1 +1,1 @@
-"""The server: the store of accepted uploads, and the run of a task."""
+"""The server: the store of accepted uploads, the head over them, and the run of a task."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fedran.core.errors import check_id
 from fedran.core.features import Kind, RandomFeatures
@@ -25,8 +25,8 @@ from fedran.federation.protocol.messages import (
     check_columns,
     check_source,
 )
-from fedran.federation.secure.attempt import MAX_LENGTH, MAX_SITES, helpers
-from fedran.federation.secure.contribution import MAX_ROWS, Noise
+from fedran.federation.secure.masking.attempt import MAX_LENGTH, MAX_SITES, helpers
+from fedran.federation.secure.masking.contribution import MAX_ROWS, Noise
 from fedran.settings import Settings, between
 from fedran.wire.validation import Limits
 
@@ -102,9 +102,6 @@ class ServerSettings(Settings):
     classes: list[str | int] | None = None
     """The labels that may occur. Sites get this list with every task, and an upload with another
     label is refused. Without it, any label is accepted."""
-    new_classes: Literal["open", "wait"] = "open"
-    """`wait`: an upload with a class that no accepted upload has waits for
-    `fedran federation accept`."""
     classes_per_site: Annotated[int, between(1, 10**6)] = 1000
     """Limit on the number of classes of one site over all its uploads."""
     row_multiple: Annotated[float, between(1, 10**6)] = 5.0
@@ -122,11 +119,9 @@ class ServerSettings(Settings):
     """The fewest sites of a secure sum. Sites have a limit of their own too."""
     sketch: Annotated[int, between(0, MAX_WIDTH)] = 512
     """Columns of the sketch of the Gram matrix in a secure sum: more are more accurate and larger.
-    0, or at least half of `out_features`: the Gram matrix itself, which is exact."""
-    aware: bool = True
-    """Whether the sketch of a secure sum uses directions of the task before. They are sent to the
-    sites. Otherwise directions are random. With privacy = "dp": whether rows are measured from the
-    mean of the rows released before, which needs less noise."""
+    0, or at least half of `out_features`: the Gram matrix itself, which is exact. The sketch uses
+    directions of the task before, which are sent to the sites. With privacy = "dp", rows are
+    measured from the mean of the rows released before, which needs less noise."""
     max_rows: Annotated[int, between(1, MAX_ROWS)] = 10_000
     """The most rows of one site per task in a secure sum. Numbers are rounded to a resolution that
     follows from it. A site with more rows sends nothing. With privacy = "dp" it does not refuse,

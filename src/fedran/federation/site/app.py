@@ -34,12 +34,12 @@ from fedran.federation.protocol.messages import (
     Question,
 )
 from fedran.federation.protocol.receipts import Code, read_receipts
-from fedran.federation.secure.contribution import Content
+from fedran.federation.secure.masking.contribution import Content
+from fedran.federation.secure.site.participant import NoContribution, Participant, requests_of
+from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.site.held_out_rows import HeldOutRows
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.secure import NoContribution, Participant, requests_of
 from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings, last_offer
-from fedran.federation.site.sum_files import SumFiles
 from fedran.federation.site.upload import Site
 from fedran.federation.site.worker import Problems, text_for_server, work, work_in_child
 from fedran.wire.codec import decode

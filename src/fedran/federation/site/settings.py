@@ -10,7 +10,7 @@ from fedran.core.solve.head import Head
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.configuration import is_address, is_id, load_settings
 from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, Privacy, check_source
-from fedran.federation.secure.attempt import MAX_SITES
+from fedran.federation.secure.masking.attempt import MAX_SITES
 from fedran.settings import Settings, between
 from fedran.wire.codec import decode
 

@@ -27,11 +27,11 @@ from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.lockfile import AlreadyRunning
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Offer
-from fedran.federation.secure.contribution import Content
-from fedran.federation.site.secure import NoContribution, make_contribution
+from fedran.federation.secure.masking.contribution import Content
+from fedran.federation.secure.site.participant import NoContribution, make_contribution
+from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.source import NoRows
-from fedran.federation.site.sum_files import SumFiles
 from fedran.federation.site.upload import Site
 
 log = logging.getLogger("fedran.federation.site.worker")

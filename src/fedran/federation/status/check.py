@@ -33,7 +33,7 @@ from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.secure.pinning import PinnedRoster, read_clients, roster_fingerprint
+from fedran.federation.secure.site.pinning import PinnedRoster, read_clients, roster_fingerprint
 from fedran.federation.site.settings import (
     CONNECTION,
     SitePaths,

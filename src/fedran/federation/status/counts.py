@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from fedran.federation.server.database import Database
-from fedran.federation.server.events import EventLog
-from fedran.federation.server.schema import Charge, Run, SolvedHead, Task, Waiting
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.events import EventLog
+from fedran.federation.server.store.schema import Charge, Run, SolvedHead, Task, Upload, Waiting
 from fedran.federation.status.model import Outcome
 
 
@@ -73,13 +73,8 @@ class Stored:
             held=database.fact("held"),
             epoch=database.fact("epoch"),
         )
-        for client, task, size, rows, digest, classes, members in database.upload_lines():
-            found.digests.add(digest)
-            sites = [member for member, _ in json.loads(members)]
-            found._add_upload(client, task, size, rows, sites)
-            totals = found.by_site[client].classes
-            for label, n in json.loads(classes):
-                totals[label] += n
+        for upload in database.uploads():
+            found._add_upload(upload)
         for tombstone in database.tombstones():  # nothing is expected from their sites any more
             if not tombstone.sum_number:  # its members may make another sum
                 of_task = found.by_task[tombstone.task]
@@ -88,8 +83,11 @@ class Stored:
             found._add_event(event)
         return found
 
-    def _add_upload(self, client: str, task: str, size: int, rows: int, cohort: list[str]) -> None:
+    def _add_upload(self, upload: Upload) -> None:
         """Count an accepted upload: a secure sum for its members, any other for its sender."""
+        client, task, rows, size = upload.client, upload.task, upload.rows, upload.bytes
+        cohort = [member for member, _ in upload.members]
+        self.digests.add(upload.digest)
         if cohort:
             self.cohorts.append(
                 Outcome(None, client, task, "accepted", rows=rows, bytes=size, members=cohort)
@@ -97,6 +95,8 @@ class Stored:
         for counts in (self.by_task[task], self.by_site[client]):
             counts.rows += rows
             counts.payload += size
+        for label, n in upload.classes:
+            self.by_site[client].classes[label] += n
         for site in dict.fromkeys((client, *cohort)):
             self.by_site[site].uploads += 1
             self.by_site[site].tasks[task] = None

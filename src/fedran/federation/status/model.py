@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedran.federation.secure.attempt import STAGES, Stage
-from fedran.federation.server.schema import SolvedHead
+from fedran.federation.secure.masking.attempt import STAGES, Stage
+from fedran.federation.server.store.schema import SolvedHead
 
 Classes = list[tuple[str | int, int]]
 """Labels with their numbers of rows."""

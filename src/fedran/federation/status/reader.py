@@ -20,12 +20,12 @@ from fedran.core.labels import similar_labels
 from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.secure.coordinator import FOLDER as SUMS
-from fedran.federation.secure.pinning import key_fingerprint, roster_fingerprint
-from fedran.federation.server.database import Database
-from fedran.federation.server.ledger import over_budget, spent
-from fedran.federation.server.schema import Charge, Task, Waiting
+from fedran.federation.secure.server.budget import over_budget, spent
+from fedran.federation.secure.server.coordinator import FOLDER as SUMS
+from fedran.federation.secure.site.pinning import key_fingerprint, roster_fingerprint
 from fedran.federation.server.settings import REFUSED_REQUESTS, ROSTER, ServerPaths
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.schema import Charge, Task, Waiting
 from fedran.federation.status.counts import Connections, Counts, Stored
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import (

@@ -12,9 +12,10 @@ from pathlib import Path
 from fedran.federation.protocol.connection import certificate_expiry
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import open_envelope
-from fedran.federation.secure.attempt import STAGES
-from fedran.federation.secure.pinning import PinnedRoster, key_fingerprint, roster_fingerprint
-from fedran.federation.server.schema import SolvedHead
+from fedran.federation.secure.masking.attempt import STAGES
+from fedran.federation.secure.site.pinning import PinnedRoster, key_fingerprint, roster_fingerprint
+from fedran.federation.secure.site.sum_files import FOLDER, SumFiles, spent_epsilon
+from fedran.federation.server.store.schema import SolvedHead
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import (
     ALARMS,
@@ -24,7 +25,6 @@ from fedran.federation.site.settings import (
     SitePaths,
     newest_head,
 )
-from fedran.federation.site.sum_files import FOLDER, SumFiles, spent_epsilon
 from fedran.federation.status.model import Finding, Outcome, SiteStatus, Status
 from fedran.wire.files import folder_bytes, read_json_object
 from fedran.wire.validation import FILE_LIMITS

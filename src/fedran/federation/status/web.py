@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedran.core.labels import sort_key
-from fedran.federation.server.schema import SolvedHead
+from fedran.federation.server.store.schema import SolvedHead
 from fedran.federation.status.format import (
     format_bytes,
     format_count,

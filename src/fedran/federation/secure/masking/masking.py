@@ -1,0 +1,349 @@
+"""The site's side of a secure sum: five functions, one per stage.
+
+Each function takes the site's state and the server's request, and returns a new state and the
+answer. **Save the state before you send the answer.** Then a site that is killed resumes with
+``SiteState.from_bytes``, answers a repeated request with the same bytes, and never gives two
+different answers in one stage of one attempt. Keep one state per task: the newest one.
+
+    state, answer = advertise(request, identity, previous_state_of_this_task_or_None)
+    state, answer = share(state, request, identity)
+    state, answer = mask(state, request, identity, vector)
+    state, answer = confirm(state, request, identity)
+    state, answer = reveal(state, request, identity)
+
+Requests are bytes from ``unmasking.request``; answers are bytes for ``unmasking.collect``. Whatever
+is wrong with a request raises ``Refused``, and the state stays as it was. ``Request.read`` tells
+which task, attempt and stage a request is for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused, check_id
+from fedran.federation.secure.masking.attempt import (
+    MAX_SITES,
+    MIN_SITES,
+    STAGES,
+    Answer,
+    Attempt,
+    Request,
+    SiteIdentity,
+    Stage,
+    check_digest,
+    pack_parts,
+    threshold,
+    unpack_parts,
+)
+from fedran.federation.secure.masking.ciphers import (
+    ADVERTISED,
+    KEY_BYTES,
+    Participants,
+    add_mask,
+    advertised_keys,
+    agree,
+    check_advertisements,
+    open_shares,
+    pack_keys,
+    pair_mask_key,
+    participants_digest,
+    private_key,
+    seal_shares,
+    self_mask_key,
+    survivors_text,
+    unpack_keys,
+)
+from fedran.federation.secure.masking.shamir import SHARE_BYTES, Random, split
+from fedran.wire.validation import FILE_LIMITS
+
+OTHER_LIST = "the server has shown it another list of survivors, or altered its message"
+
+
+@dataclass(frozen=True)
+class SiteState:
+    """What a site must remember of its newest attempt at the sum of one task. It holds secrets.
+
+    That keeps the vector of a site in one sum per task, as ``docs/explanation/secure-sums.md``
+    argues.
+    """
+
+    attempt: Attempt
+    client: str
+    secrets: dict[str, bytes] = field(repr=False)
+    """Private keys ``channel`` and ``mask`` and the self-mask ``seed``. Empty after ``mask``: from
+    then on not even the site itself can remove its masks."""
+    participants: Participants = field(default_factory=dict, repr=False)
+    held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
+    """Client -> this site's shares of its seed and of its mask key. ``reveal`` sends one of them
+    and deletes both."""
+    survivors: tuple[str, ...] = ()
+    """The list that this site confirmed."""
+    requests: dict[Stage, str] = field(default_factory=dict)
+    """SHA-256 of the request that was answered in each stage."""
+    answers: dict[Stage, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def stage(self) -> Stage | None:
+        """The stage that this site answers next; None after the last."""
+        return next((stage for stage in STAGES if stage not in self.answers), None)
+
+    @property
+    def may_be_known(self) -> bool:
+        """Whether a sum with this site's vector may be known.
+
+        Before this site reveals shares, others can open the sum only where they are enough without
+        it. Where all participants are needed, its own shares are: they are gone with this state.
+        """
+        n_sites = len(self.participants)
+        others_suffice = threshold(n_sites) < n_sites
+        return Stage.REVEAL in self.answers or (Stage.MASK in self.answers and others_suffice)
+
+    def to_bytes(self) -> bytes:
+        """The state for a file that only its owner can read."""
+        fields = {
+            "attempt": self.attempt.fields,
+            "client": self.client,
+            "survivors": self.survivors,
+            "requests": self.requests,
+        }
+        parts = {f"answer:{stage}": answer for stage, answer in self.answers.items()}
+        parts |= {f"secret:{name}": secret for name, secret in self.secrets.items()}
+        parts |= {f"keys:{client}": pack_keys(keys) for client, keys in self.participants.items()}
+        parts |= {f"held:{client}": b"".join(shares) for client, shares in self.held.items()}
+        return pack_parts("secure site", fields, parts)
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> SiteState:
+        """The state that ``to_bytes`` wrote. A damaged one is refused."""
+        header, parts = unpack_parts("secure site", blob, FILE_LIMITS)
+
+        def named(kind: str) -> Iterator[tuple[str, bytes]]:
+            return ((n[len(kind) :], p) for n, p in parts.items() if n.startswith(kind))
+
+        try:
+            return cls(
+                Attempt.read(header.section("attempt")),
+                check_id(header.text("client"), "client"),
+                dict(named("secret:")),
+                {client: unpack_keys(keys) for client, keys in named("keys:")},
+                {c: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for c, both in named("held:")},
+                tuple(header.get("survivors")),
+                {Stage(s): check_digest(d, s) for s, d in header.get("requests").items()},
+                {Stage(stage): answer for stage, answer in named("answer:")},
+            )
+        except (TypeError, ValueError, AttributeError) as reason:
+            raise Refused("state", "the state of a site in a secure sum", str(reason)) from None
+
+
+def advertise(
+    request: bytes,
+    identity: SiteIdentity,
+    previous: SiteState | None = None,
+    *,
+    min_sites: int = MIN_SITES,
+    random: Random = os.urandom,
+) -> tuple[SiteState, bytes]:
+    """Take part in an attempt: make fresh keys and send the public ones, signed.
+
+    Compare federation, task, fingerprint, content and length of ``Request.read(request).attempt``
+    with the task's offer before. ``previous`` is the state of the same task, if there is one; the
+    new state replaces it, so the old attempt can no longer be answered. The vector of a site must
+    be in one sum only, because sums over different sites give the vector of one site. So a site
+    whose vector may be known takes part in no other attempt at the task.
+    """
+    found = Request.read(request)
+    attempt = found.attempt
+    if found.stage is not Stage.ADVERTISE:
+        raise Refused("stage", Stage.ADVERTISE, found.stage)
+    if attempt.min_sites < min_sites:
+        expected = f"at least {min_sites}, as configured at this site"
+        raise Refused("min_sites of the attempt", expected, attempt.min_sites)
+    identity.require_roster(attempt)
+    if previous is not None:
+        same = (previous.attempt.federation, previous.attempt.task, previous.client)
+        if same != (attempt.federation, attempt.task, identity.client):
+            raise ValueError("previous must be the state of this site and this task")
+        if attempt.number <= previous.attempt.number:
+            _open(previous, request, identity, Stage.ADVERTISE)
+            return previous, previous.answers[Stage.ADVERTISE]
+        if previous.may_be_known:
+            raise Refused(
+                "attempt",
+                f"number {previous.attempt.number}, in which this site has sent its rows",
+                attempt.number,
+                hint="a site's rows are in one sum only; give them a new task id",
+            )
+    secrets = {name: random(KEY_BYTES) for name in ADVERTISED}
+    public = advertised_keys(attempt, identity.client, secrets)
+    state = SiteState(attempt, identity.client, secrets)
+    return _answer(state, found, request, identity, public)
+
+
+def share(
+    state: SiteState, request: bytes, identity: SiteIdentity, *, random: Random = os.urandom
+) -> tuple[SiteState, bytes]:
+    """Send every peer an encrypted share of this site's mask key and of its self-mask seed.
+
+    The request holds the advertisements of all sites. A site refuses sites that are not in its
+    roster, wrong signatures, another key under its own name, and too few sites.
+    """
+    found = _open(state, request, identity, Stage.SHARE)
+    if found.stage in state.answers:
+        return state, state.answers[found.stage]
+    attempt, own = state.attempt, state.client
+    identity.require_roster(attempt)
+    _check_list("participants", found.parts, identity.roster, attempt.min_sites)
+    answers = [
+        Answer(peer, Stage.ADVERTISE, unpack_keys(blob), blob[len(ADVERTISED) * KEY_BYTES :])
+        for peer, blob in found.parts.items()
+    ]
+    for answer in answers:
+        answer.verify(attempt, identity.roster)
+    participants = check_advertisements(answers)
+    if participants.get(own) != advertised_keys(attempt, own, state.secrets):
+        raise Refused(f"advertisement of {own}", "the one that this site sent", "another, or none")
+    peers, channel = sorted(participants), private_key(state.secrets["channel"])
+    shares = [
+        split(state.secrets[name], len(peers), threshold(len(peers)), random)
+        for name in ("seed", "mask")
+    ]
+    envelopes, held = {}, {}
+    digest = participants_digest(participants)
+    for peer, pair in zip(peers, zip(*shares, strict=True), strict=True):
+        if peer == own:
+            held[own] = pair
+            continue
+        info = attempt.info("shares", participants=digest, sender=own, receiver=peer)
+        key = agree(channel, participants[peer]["channel"], info)
+        envelopes[peer] = seal_shares(key, pair, random)
+    state = replace(state, participants=participants, held=held)
+    return _answer(state, found, request, identity, envelopes)
+
+
+def mask(
+    state: SiteState, request: bytes, identity: SiteIdentity, vector: NDArray[np.uint32]
+) -> tuple[SiteState, bytes]:
+    """Send the vector plus this site's self-mask and one mask per peer, modulo 2^32.
+
+    The request holds the envelopes for this site. All are opened now: a site that was shown another
+    list of participants made them with other keys and is refused. The private keys are then
+    deleted. A repeated request gets the first answer, whatever ``vector`` is then.
+    """
+    found = _open(state, request, identity, Stage.MASK)
+    if found.stage in state.answers:
+        return state, state.answers[found.stage]
+    attempt, own = state.attempt, state.client
+    if vector.dtype != np.uint32 or vector.shape != (attempt.length,):
+        expected = f"uint32 ({attempt.length},)"
+        raise ValueError(f"vector must be {expected}, got {vector.dtype} {vector.shape}")
+    sharers = sorted({*found.parts, own})
+    if own in found.parts:
+        raise Refused("envelopes", "those of the other sites", f"one of {own} itself")
+    needed = attempt.needed(len(state.participants))
+    _check_list("sites that sent shares", sharers, state.participants, needed)
+    digest = participants_digest(state.participants)
+    channel, pairs = private_key(state.secrets["channel"]), private_key(state.secrets["mask"])
+    held = dict(state.held)
+    masked = vector.copy()
+    add_mask(masked, self_mask_key(attempt, own, state.secrets["seed"]), 1)
+    for peer in sharers:
+        if peer == own:
+            continue
+        keys = state.participants[peer]
+        info = attempt.info("shares", participants=digest, sender=peer, receiver=own)
+        held[peer] = open_shares(agree(channel, keys["channel"], info), found.parts[peer], peer)
+        key = pair_mask_key(attempt, digest, pairs, keys["mask"], (own, peer))
+        add_mask(masked, key, 1 if own < peer else -1)
+    state = replace(state, held=held, secrets={})
+    data = masked.astype("<u4", copy=False).tobytes()
+    return _answer(state, found, request, identity, {"vector": data})
+
+
+def confirm(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[SiteState, bytes]:
+    """Sign the list of survivors: the sites whose masked vectors the server has.
+
+    All sites sign the same text, so a server that shows different lists cannot collect enough
+    signatures for any of them.
+    """
+    found = _open(state, request, identity, Stage.CONFIRM)
+    if found.stage in state.answers:
+        return state, state.answers[found.stage]
+    survivors = tuple(sorted(found.parts))
+    needed = state.attempt.needed(len(state.participants))
+    _check_list("survivors", survivors, state.held, needed)
+    if state.client not in survivors:
+        raise Refused("survivors", f"a list with {state.client}, this site", ", ".join(survivors))
+    text = survivors_text(state.participants, state.held, survivors)
+    state = replace(state, survivors=survivors)
+    return _answer(state, found, request, identity, {"survivors": text})
+
+
+def reveal(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[SiteState, bytes]:
+    """Send one share per site: of the seed of a survivor, of the mask key of a site that dropped.
+
+    The request holds the confirmations of other sites. Shares are revealed only if enough sites of
+    the roster signed the same list of survivors as this site.
+    """
+    found = _open(state, request, identity, Stage.REVEAL)
+    if found.stage in state.answers:
+        return state, state.answers[found.stage]
+    identity.require_roster(state.attempt)
+    needed = threshold(len(state.participants))
+    _check_list("confirmations", found.parts, state.survivors, needed)
+    text = survivors_text(state.participants, state.held, state.survivors)
+    for peer, signature in found.parts.items():
+        confirmation = Answer(peer, Stage.CONFIRM, {"survivors": text}, signature)
+        confirmation.verify(state.attempt, identity.roster, OTHER_LIST)
+    shares = {c: pair[0 if c in state.survivors else 1] for c, pair in state.held.items()}
+    return _answer(replace(state, held={}), found, request, identity, shares)
+
+
+def _open(state: SiteState, request: bytes, identity: SiteIdentity, stage: Stage) -> Request:
+    """Parse a request. Refuse it unless it is the next one, or the one that was answered."""
+    if identity.client != state.client:
+        raise ValueError(f"the state belongs to {state.client}, not to {identity.client}")
+    found = Request.read(request)
+    state.attempt.require(found.attempt)
+    if found.stage is not stage:
+        raise Refused("stage", stage, found.stage)
+    if stage not in state.answers and stage is not state.stage:
+        raise Refused("stage", f"{state.stage}, which this site answers next", stage)
+    if stage in state.answers and state.requests[stage] != hashlib.sha256(request).hexdigest():
+        raise Refused(
+            f"request of stage {stage}",
+            "the one that this site has answered",
+            "another",
+            hint="a site answers each stage of an attempt once; start another attempt",
+        )
+    if stage not in state.answers and not (state.secrets or state.held):
+        raise Refused("attempt", "one that is under way at this site", "one that has ended")
+    return found
+
+
+def _answer(
+    state: SiteState,
+    found: Request,
+    request: bytes,
+    identity: SiteIdentity,
+    parts: dict[str, bytes],
+) -> tuple[SiteState, bytes]:
+    """Sign an answer and record it with the digest of its request."""
+    stage = found.stage
+    blob = Answer.sign(state.attempt, stage, state.client, parts, identity.key).to_bytes()
+    requests = {**state.requests, stage: hashlib.sha256(request).hexdigest()}
+    return replace(state, requests=requests, answers={**state.answers, stage: blob}), blob
+
+
+def _check_list(what: str, sites: Collection[str], known: Collection[str], least: int) -> None:
+    """Refuse a list with unknown sites, too few or too many."""
+    unknown = sorted(set(sites) - set(known))
+    if unknown:
+        raise Refused(what, f"only {', '.join(sorted(known))}", ", ".join(unknown))
+    if not least <= len(sites) <= MAX_SITES:
+        raise Refused(what, f"{least} to {MAX_SITES} sites", len(sites))

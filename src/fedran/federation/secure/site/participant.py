@@ -1,0 +1,303 @@
+"""A site's part in secure sums: it answers the server's requests, within its own limits, and makes
+its contribution, the sums over a task's rows as integers.
+
+``sum_files.py`` keeps what it must remember.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core.errors import Refused
+from fedran.core.labels import encode_labels
+from fedran.core.private.dp import Budget, Mechanism, gaussian_epsilon
+from fedran.core.private.sketch_sums import sketch_sums
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import Offer
+from fedran.federation.secure.masking import masking
+from fedran.federation.secure.masking.attempt import Attempt, Request, SiteIdentity, Stage, helpers
+from fedran.federation.secure.masking.contribution import OMEGA_SUFFIX, Content, encode_contribution
+from fedran.federation.secure.site.pinning import PinnedRoster, read_clients
+from fedran.federation.secure.site.sum_files import SumFiles, spent_epsilon
+from fedran.federation.site.pseudo_labels import RandomFeaturesOf, choose_rows, require_listed
+from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.upload import BATCH_ROWS, Site, check_width
+from fedran.wire.files import write_atomically
+
+log = logging.getLogger(__name__)
+CANNOT_ADD = (
+    "this site cannot add its rows to the sum, and takes part in no sum of this task; its own log "
+    "and status say why; corrected rows need a new task id"
+)
+"""All that a server learns if the rows do not fit what it asks for, whatever the reason is."""
+MAX_CONTENTS = 10
+"""Contents and feature maps for which a site makes a contribution to one task. Each of them tells
+the server whether the rows fit."""
+MakeVector = Callable[[Offer, Content], None]
+"""Writes the contribution of a task to its file, in a process of its own."""
+
+
+class NoContribution(RuntimeError):
+    """A site cannot add anything to a sum. The text is for the server."""
+
+    def __init__(self, text: str, failed: bool) -> None:
+        super().__init__(text)
+        self.failed = failed
+        """Whether something is wrong. Otherwise the site has no rows yet."""
+
+
+@dataclass(frozen=True)
+class Participant:
+    """Answers the requests of one message."""
+
+    identity: SiteIdentity
+    files: SumFiles
+    limits: SiteSettings
+    make_vector: MakeVector
+
+    @classmethod
+    def load(
+        cls, folder: Path, settings: SiteSettings, shown: object, make_vector: MakeVector
+    ) -> Participant:
+        """The site in ``folder``, after the roster that the server shows was compared."""
+        state = folder / settings.state
+        pinned = PinnedRoster(state)
+        pinned.require(read_clients(shown))
+        identity = SiteIdentity(
+            settings.client, SiteKey.load(folder / settings.key), pinned.clients
+        )
+        return cls(identity, SumFiles(state), settings, make_vector)
+
+    def answer(self, offer: Offer, request: bytes, content: object, omega: bytes) -> bytes:
+        """The answer to one request. It is on disk before it is returned."""
+        found = Request.read(request)
+        task, files = found.attempt.task, self.files
+        before = files.state(task)
+        if found.stage is Stage.ADVERTISE:
+            least = self.limits.min_sites
+            state, answer = masking.advertise(request, self.identity, before, min_sites=least)
+            if state is not before:
+                self._prepare(replace(offer, task=task, earlier=()), found.attempt, content, omega)
+        elif before is None:
+            raise Refused("attempt", "one in which this site takes part", found.attempt.number)
+        elif found.stage is Stage.MASK:
+            files.require_made_for(before.attempt)
+            noise = files.note(task).get("noise")
+            self._check_spending(task, noise)
+            state, answer = masking.mask(before, request, self.identity, files.vector(task))
+            files.set_note(task, sent=noise)
+        else:
+            steps = {
+                Stage.SHARE: masking.share,
+                Stage.CONFIRM: masking.confirm,
+                Stage.REVEAL: masking.reveal,
+            }
+            state, answer = steps[found.stage](before, request, self.identity)
+        files.save(state)
+        return answer
+
+    def last_number(self, request: bytes) -> int:
+        """The number of the newest attempt at the sum of a request's task; 0 before the first."""
+        try:
+            state = self.files.state(Request.read(request).attempt.task)
+        except Refused:
+            return 0
+        return 0 if state is None else state.attempt.number
+
+    def _prepare(self, offer: Offer, attempt: Attempt, given: object, omega: bytes) -> None:
+        """Make the contribution for an attempt.
+
+        Whatever the attempt says about the task must agree with the offer and the content.
+        """
+        content, fingerprint = Content.read(given), offer.features().fingerprint
+        expected = {
+            "federation": offer.federation,
+            "fingerprint": fingerprint.hash,
+            "content": content.digest,
+            "length": content.length(fingerprint),
+        }
+        for name, value in expected.items():
+            if getattr(attempt, name) != value:
+                raise Refused(f"{name} of the attempt", str(value), getattr(attempt, name))
+        self._check_limits(offer, attempt, content)
+        note = self.files.note(offer.task)
+        if note.get("refused"):
+            raise NoContribution(CANNOT_ADD, failed=True)
+        self._check_questions(attempt, content, note)
+        self._make(offer, attempt, content, omega)
+
+    def _check_questions(self, attempt: Attempt, content: Content, note: Mapping[str, Any]) -> None:
+        """Refuse to try one content after the other.
+
+        Whether rows fit is one bit about them. A server that could ask with one limit after the
+        other would find out their number and classes, and with one test matrix after the other
+        the size of their sketch. With noise, no refusal depends on the rows. Classes may be added
+        to the list: labels that were in it still are, so the answer tells nothing new.
+        """
+        if content.noise is not None:
+            return
+        max_rows, *classes = note.get("limits") or _limits(content)
+        if max_rows != content.max_rows or not set(classes) <= set(content.classes):
+            raise Refused(
+                "content",
+                "the max_rows and at least the classes of the last request for this task",
+                "others",
+                hint="use a new task id",
+            )
+        if len(_made(note, attempt, content)) > MAX_CONTENTS:
+            raise Refused(
+                "content",
+                f"one of the first {MAX_CONTENTS} for this task",
+                "another",
+                hint="use a new task id",
+            )
+
+    def _make(self, offer: Offer, attempt: Attempt, content: Content, omega: bytes) -> None:
+        """Make the contribution, and note what it is made for."""
+        task, files = offer.task, self.files
+        if content.omega:
+            write_atomically(files.path(task, "omega"), omega)
+        files.set_note(task, content="", fingerprint="")  # until it is complete, it is not sent
+        try:
+            self.make_vector(offer, content)
+        except Exception as reason:
+            if isinstance(reason, NoContribution) and not reason.failed:
+                raise NoContribution(f"no rows for task {task} yet", failed=False) from None
+            asked = f"max_rows {content.max_rows} and {len(content.classes)} classes"
+            log.error("task %s refused: %s; the server asked with %s", task, reason, asked)
+            files.set_note(task, refused=f"{reason}; the server asked with {asked}")
+            raise NoContribution(CANNOT_ADD, failed=True) from None
+        noise = content.noise and (content.noise.epsilon, content.noise.delta)
+        files.set_note(
+            task,
+            fingerprint=attempt.fingerprint,
+            limits=_limits(content),
+            made=_made(files.note(task), attempt, content),
+            noise=noise,
+        )
+
+    def _check_limits(self, offer: Offer, attempt: Attempt, content: Content) -> None:
+        """Refuse more features, or less noise, than this site's settings allow.
+
+        The sum has at least ``min_sites`` members. Some may work with the server, and each knows
+        its own noise. So the guarantee may count on the noise of the others only.
+        """
+        noise, limits = content.noise, self.limits
+        check_width(offer, limits)
+        if (noise is not None) != (offer.privacy == "dp"):
+            expected = "noise" if offer.privacy == "dp" else "no noise"
+            raise Refused("content", f"{expected}, as the offer says", noise)
+        if noise is not None:
+            _require_at_most("delta", noise.delta, limits.max_delta)
+            most = attempt.min_sites - helpers(limits.min_sites)
+            _require_at_most("honest sites", noise.honest, most)
+            self._check_spending(attempt.task, (noise.epsilon, noise.delta))
+
+    def _check_spending(self, task: str, noise: Sequence[float] | None) -> None:
+        """Refuse a sum with which this site's rows would spend more than its settings allow.
+
+        This is checked before a contribution is made, and again before it leaves: sums of other
+        tasks may have been under way.
+        """
+        if noise is None:
+            return
+        limits, budget = self.limits, Budget(*noise)
+        spent_by_all = {**self.files.sent(), task: budget}
+        row = gaussian_epsilon(budget.mu, limits.max_delta)
+        _require_at_most("epsilon of the task's rows", row, limits.max_epsilon)
+        if limits.max_total_epsilon is not None:
+            person = spent_epsilon(spent_by_all, limits.max_delta)
+            what = "epsilon of a person with one row in every task"
+            _require_at_most(what, person, limits.max_total_epsilon)
+
+
+def _require_at_most(what: str, given: float, most: float) -> None:
+    if given > most * (1 + 1e-9):
+        raise Refused(what, f"at most {most:g}, as this site's settings demand", f"{given:.4g}")
+
+
+def _limits(content: Content) -> list[Any]:
+    """What decides whether rows fit."""
+    return [content.max_rows, *content.classes]
+
+
+def _made(note: Mapping[str, Any], attempt: Attempt, content: Content) -> list[str]:
+    """For what contributions to a task were made, with this one."""
+    return sorted({*note.get("made", []), f"{content.digest} {attempt.fingerprint}"})
+
+
+def requests_of(
+    fields: Mapping[str, Any], blobs: Mapping[str, bytes]
+) -> list[tuple[str, bytes, object, bytes]]:
+    """Name, request, content and test matrix of every request in a message."""
+    contents = fields.get("contents")
+    known = contents if isinstance(contents, Mapping) else {}
+    names = [name for name in blobs if not name.endswith(OMEGA_SUFFIX)]
+    return [
+        (n, blobs[n], known.get(n), blobs.get(f"{n}{OMEGA_SUFFIX}", b"")) for n in sorted(names)
+    ]
+
+
+def make_contribution(
+    site: Site, offer: Offer, content: Content, encoded_omega: bytes
+) -> NDArray[np.uint32]:
+    """The integers that this site adds for the offered task.
+
+    Classes with fewer than ``min_class_count`` rows are withheld, as in an upload: another site may
+    have none of them, and then the sum reveals theirs. Batches of rows are added up, so memory
+    does not grow with the number of rows.
+    """
+    offer = replace(offer, classes=content.classes)
+    data = site.rows(offer)
+    if content.noise is None:
+        require_listed(data.y, offer, local=True)
+    phi, H = offer.features(), site.random_features(data, offer)
+    if content.noise is not None:
+        mechanism = content.mechanism(phi.fingerprint, encoded_omega)
+        return private_contribution(mechanism, H, data.y, content)
+    capacity = site.capacity(phi.out_features)
+    y, kept = choose_rows(H, data.y, capacity, offer.task, site.settings)
+    omega = content.test_matrix(phi.out_features, encoded_omega)
+    batches = [kept[i : i + BATCH_ROWS] for i in range(0, len(kept), BATCH_ROWS)]
+    found = sum(
+        sketch_sums(H(rows), [y[i] for i in rows], content.classes, omega) for rows in batches
+    )
+    assert not isinstance(found, int)  # there is at least one row
+    log.info("task %s: totals of %d rows for a secure sum", offer.task, len(kept))
+    return encode_contribution(found, content, phi.fingerprint)
+
+
+def private_contribution(
+    mechanism: Mechanism,
+    H: RandomFeaturesOf,
+    y: list[Any],
+    content: Content,
+) -> NDArray[np.uint32]:
+    """The sums of all rows of the listed classes and this site's share of the noise, modulo 2^32.
+
+    No class is withheld and no pseudo-label is given: both would let one row decide about others,
+    and the noise only covers its own contribution. For the same reason no label and no number of
+    rows is refused: the site's log tells instead. Too many rows make the sum useless, not less
+    private.
+    """
+    found, codes = encode_labels(y, len(y))
+    listed = np.array([label in content.classes for label in found] + [False])
+    labelled = np.flatnonzero(listed[codes])  # the last entry is for rows without a label
+    if strange := int(np.sum(codes >= 0)) - len(labelled):
+        log.warning("%d rows are left out: the server does not list their labels", strange)
+    if missing := int(np.sum(codes < 0)):
+        log.warning("%d of %d rows have no label and are left out", missing, len(y))
+    if len(labelled) > content.max_rows:
+        log.warning("%d rows, and the server's max_rows is %d", len(labelled), content.max_rows)
+    vector = mechanism.noise(len(content.classes))
+    for i in range(0, len(labelled), BATCH_ROWS):
+        rows = labelled[i : i + BATCH_ROWS]
+        vector += mechanism.sums(H(rows), [y[k] for k in rows], content.classes)
+    return vector.astype(np.uint32)

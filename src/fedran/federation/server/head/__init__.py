@@ -1,0 +1,1 @@
+"""The newest classifier, and the gate that holds a worse one back."""

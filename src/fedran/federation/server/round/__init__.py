@@ -1,0 +1,1 @@
+"""One task: offers go out, envelopes come in, receipts and the classifier go back."""

@@ -1,0 +1,176 @@
+"""Messages to nodes: retries, lost nodes, and replies one at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fedran.core.errors import Refused, check_id
+from fedran.core.labels import Label
+from fedran.federation.protocol.messages import (
+    MAX_SETTLED,
+    Question,
+    check_protocol,
+    read_labels,
+    read_settled,
+    read_tasks,
+)
+from fedran.wire.validation import Header
+
+MAX_FAILURES = 5
+"""Errors after which a node is not asked again within one run."""
+RETRY_SECONDS = 10.0
+"""Seconds until a node whose answer is an error is asked again."""
+SLOW_SECONDS = 75.0
+"""Seconds without an answer until a node is asked again, then twice as many, ... A slow node is
+asked again for as long as the run lasts."""
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """What came back for a message: fields and blobs, or why there are none."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    error: str = ""
+    """Why the message was not answered, in the words of the transport."""
+    refused: Refused | None = None
+    """Why the answer cannot be read."""
+
+    def require(self) -> None:
+        """Raise unless this is an answer that can be read."""
+        if self.error:
+            raise Refused("message", "an answer", self.error)
+        if self.refused is not None:
+            raise self.refused
+
+
+class Network(Protocol):
+    """What carries messages to nodes. ``flower/serverapp.py`` has the one over Flower."""
+
+    def nodes(self) -> Iterable[int]:
+        """The connected nodes."""
+
+    def send(
+        self,
+        node: int,
+        kind: Question,
+        fields: Mapping[str, Any],
+        blobs: Mapping[str, bytes],
+        seconds: float,
+    ) -> str:
+        """Send one message that expires; returns its id, or "" if it was not taken."""
+
+    def reply(self, number: str) -> Incoming | None:
+        """The reply to one message, or None if none has arrived."""
+
+
+class Messenger:
+    """Knows which nodes to ask, which messages are unanswered, and what has come back."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.unanswered: dict[str, int] = {}
+        """Message id -> node, for messages without a reply so far."""
+        self._failures: dict[int, int] = {}
+        self._patience: dict[int, float] = {}
+        """Node -> seconds until it is asked again if it does not answer."""
+        self._asked_at: dict[int, float] = {}
+        self._ask_from: dict[int, float] = {}
+        """Node -> time from which it may be asked (again)."""
+        self._disconnected: set[int] = set()
+        """Nodes that disconnected before they answered."""
+        self._urgent: set[int] = set()
+        """Nodes that are asked at once, although an earlier message may be unanswered."""
+
+    def nodes_to_ask(self) -> list[int]:
+        """Connected nodes that were not asked yet, failed, were disconnected, or are slow.
+
+        A node that was killed at work and came back has lost its message, and Flower may not
+        report it. A second message to a node that is only slow does no harm.
+        """
+        now = time.monotonic()
+        connected, busy = set(self.network.nodes()), set(self.unanswered.values())
+        self._disconnected |= busy - connected
+        again = self._disconnected & connected
+        self._disconnected -= again
+        again |= {
+            node for node in busy & connected if now - self._asked_at[node] > self._patience[node]
+        }
+        due = {node for node in connected - busy if self._ask_from.get(node, 0.0) <= now}
+        due |= self._urgent & connected
+        return [n for n in sorted(due | again) if self._failures.get(n, 0) < MAX_FAILURES]
+
+    def send(
+        self,
+        node: int,
+        kind: Question,
+        fields: Mapping[str, Any],
+        blobs: Mapping[str, bytes],
+        seconds: float,
+    ) -> None:
+        """Send one message to one node. It expires after so many seconds."""
+        waited_for = node in self.unanswered.values() and node not in self._urgent
+        self._urgent.discard(node)
+        self._patience[node] = 2 * self._patience[node] if waited_for else SLOW_SECONDS
+        self._asked_at[node] = time.monotonic()
+        self._ask_from[node] = float("inf")
+        if number := self.network.send(node, kind, fields, blobs, seconds):
+            self.unanswered[number] = node
+        else:
+            self.retry_later(node)
+
+    def retry_later(self, node: int) -> None:
+        """Count a failure of a node, and let it be asked again after a pause."""
+        self._failures[node] = self._failures.get(node, 0) + 1
+        self._ask_from[node] = time.monotonic() + RETRY_SECONDS
+
+    def ask_again(self, node: int) -> None:
+        """Let a node that has more to send, or that is asked something else, be asked at once."""
+        self._urgent.add(node)
+
+    def replies(self) -> Iterator[tuple[int, Incoming]]:
+        """Replies that have arrived, with their nodes. Only one is in memory at a time."""
+        for number in list(self.unanswered):
+            if (reply := self.network.reply(number)) is not None:
+                yield self.unanswered.pop(number), reply
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node sent for its client."""
+
+    node: int
+    client: str
+    fields: Mapping[str, Any]
+    problem: object
+    """Why the site sends nothing for the task, in its own words; empty if it does."""
+    blobs: Mapping[str, bytes]
+    oversized: Mapping[str, int]
+    """Names and sizes of blobs that are too large. They were not read."""
+    stored: Sequence[tuple[str, str]]
+    """Tasks and digests of uploads that the site believes to be here."""
+    waiting: Sequence[str]
+    """Tasks whose upload the site believes to be in quarantine."""
+    validated: tuple[Label, ...]
+    """Classes for which the site has validation rows."""
+
+    @classmethod
+    def read(cls, node: int, incoming: Incoming, largest: int) -> Reply:
+        """Check every field of a reply. Blobs of more than ``largest`` bytes are left out."""
+        incoming.require()
+        fields, header = incoming.fields, Header(dict(incoming.fields))
+        blobs = {name: blob for name, blob in incoming.blobs.items() if len(blob) <= largest}
+        oversized = {
+            name[:64]: len(blob) for name, blob in incoming.blobs.items() if len(blob) > largest
+        }
+        client = check_id(fields.get("client"), "client")
+        stored, waiting = read_settled(header), read_tasks(header, "waiting", MAX_SETTLED)
+        validated, problem = read_labels(header, "validated"), fields.get("told")
+        try:
+            check_protocol(fields.get("protocol", 1), "this server", client)
+        except Refused as reason:  # nothing in the answer can be trusted to mean what it says here
+            problem, blobs, stored, waiting = str(reason), {}, [], ()
+        return cls(node, client, fields, problem, blobs, oversized, stored, waiting, validated)

@@ -1,0 +1,326 @@
+"""One task at the server: offers go out, envelopes come in, receipts and the head go back.
+
+Messages are pulled one at a time and dropped when absorbed, so that the server's memory does not
+grow with the number of sites.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from fedran.core.errors import Refused
+from fedran.core.labels import Label
+from fedran.federation.protocol.messages import MAX_CLASSES, MAX_EARLIER, Question
+from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
+from fedran.federation.server.head.gate import Validation, ValidationSet
+from fedran.federation.server.head.head import update_head
+from fedran.federation.server.round.messenger import Incoming, Messenger, Reply
+from fedran.federation.server.round.quorum import (
+    CLOSED,
+    HOW_TO_CLOSE,
+    Quorum,
+    Verdict,
+    accepted_since,
+    known_answers,
+    lost_uploads,
+)
+from fedran.federation.server.round.site_validation import SiteValidation
+from fedran.federation.server.store.store import Store
+
+POLL_SECONDS = 1.0
+CATCH_UP_SECONDS = 120.0
+"""How long a run without a task waits for answers."""
+FIRST_PROGRESS, PROGRESS_SECONDS = 5.0, 30.0
+"""Time until the first log line about missing sites, and between two of them."""
+MAX_MESSAGES = 100
+"""Replies of one node in one run, after which it is not asked for more."""
+CORRECTION_SECONDS = 60.0
+"""How long a task waits for replies of connected sites that may correct an upload."""
+HAND_BACK_SECONDS = 90.0
+"""How long nodes have to take receipts and head."""
+log = logging.getLogger(__name__)
+
+
+class Round:
+    """One run of the server app.
+
+    ``owners`` reads which client each node id belongs to. A node may only answer for its own
+    client, and one without a known owner for nobody. None: the nodes have no keys.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        store: Store,
+        validation: ValidationSet | None = None,
+        owners: Callable[[], Mapping[str, str]] | None = None,
+    ) -> None:
+        self.messenger, self.store, self.settings = messenger, store, store.settings
+        self.validation, self.owners = validation, owners
+        self.receipts: dict[int, list[Receipt]] = {}
+        """Node -> what was decided about its uploads."""
+        self.answered: set[int] = set()
+        """Nodes that have answered anything."""
+        self.held_heads: dict[int, str] = {}
+        """Node -> SHA-256 of the head that it says it has."""
+        self.have_more: set[int] = set()
+        """Nodes whose last reply had no room for all their uploads."""
+        self.validated: dict[int, tuple[str, tuple[Label, ...]]] = {}
+        """Node -> its client, and the classes for which it has validation rows."""
+        self.replies: Counter[int] = Counter()
+
+    def run(self, task: str) -> Verdict:
+        """Run the task until everyone answered, the deadline passed, or the owner closed it.
+
+        Without a task (""), missing uploads and heads are exchanged, and no quorum is needed.
+        """
+        if task:
+            clients = frozenset(self.store.roster.clients)
+            quorum = Quorum(clients, self.settings.min_clients, self.settings.deadline)
+            for receipt in known_answers(self.store, task):
+                quorum.answer(receipt)
+        else:
+            quorum = Quorum(frozenset(), 0, CATCH_UP_SECONDS)
+        if self._is_closed(task):  # an earlier run of it
+            self.store.database.set_fact(CLOSED, "")
+        self._record(task, "open", quorum)
+        verdict = self._collect(task, quorum)
+        self._record(task, verdict, quorum)
+        self._hand_back(task)
+        return verdict
+
+    def _collect(self, task: str, quorum: Quorum) -> Verdict:
+        """Ask nodes and take their replies until the task has a verdict."""
+        start, next_progress = time.monotonic(), FIRST_PROGRESS
+        offer = self._open_task(task)
+        while True:
+            ttl = max(1.0, quorum.deadline - (time.monotonic() - start))
+            for node in self.messenger.nodes_to_ask():
+                fields = {"offer": offer, "receipts": self._receipts_for(node)}
+                self.messenger.send(node, Question.OFFER, fields, {}, ttl)
+            for node, reply in self.messenger.replies():
+                self._receive_reply(node, reply, task, quorum)
+            seconds = time.monotonic() - start
+            if self._is_closed(task):
+                quorum.deadline = min(quorum.deadline, seconds)
+            verdict = quorum.verdict(seconds)
+            replied = not self.messenger.unanswered
+            if task:
+                # Nobody waits for a site whose answer is known from an earlier run. But a site that
+                # is connected may have corrected its rows, so its reply is awaited for a while.
+                enough = replied or not quorum.correctable or seconds >= CORRECTION_SECONDS
+            else:
+                enough = replied and not self.have_more
+            done = verdict != "wait" and enough
+            if done or seconds >= quorum.deadline:
+                return verdict
+            if seconds >= next_progress:
+                next_progress = seconds + PROGRESS_SECONDS
+                nodes = f"{len(self.messenger.unanswered)} connected nodes"
+                missing = self._describe_missing(quorum.missing) or nodes
+                left = quorum.deadline - seconds
+                log.info("waiting for %s; %.0f s left%s", missing, left, HOW_TO_CLOSE * bool(task))
+            time.sleep(POLL_SECONDS)
+
+    def _is_closed(self, task: str) -> bool:
+        """Whether the owner does not want to wait for more sites."""
+        return bool(task) and self.store.database.fact(CLOSED) == task
+
+    def _describe_missing(self, missing: Collection[str]) -> str:
+        """The first names of sites that are waited for, and whether they are connected."""
+        here: Collection[str | None] = missing
+        if self.owners is not None:
+            with suppress(OSError):  # then it is not said
+                owners = self.owners()
+                here = {owners.get(str(node)) for node in self.messenger.network.nodes()}
+        names = sorted(missing)[:10]
+        return ", ".join(name if name in here else f"{name} (not connected)" for name in names)
+
+    def _receipts_for(self, node: int) -> list[dict[str, Any]]:
+        """What was decided about a node's uploads, for a message to it."""
+        return [receipt.fields() for receipt in self.receipts.get(node, [])]
+
+    def _open_task(self, task: str) -> dict[str, Any] | None:
+        """Add the task to the list of open ones, and return the offer that is sent to nodes.
+
+        Without a task, the newest one is offered again to sites that missed it.
+        """
+        tasks = self.store.open_task(task)
+        newest = task or (tasks[-1] if tasks else "")
+        if not newest:
+            return None
+        earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
+        epoch = self.store.database.fact("epoch")
+        offer = self.settings.offer(newest, earlier, epoch)
+        known = () if offer.classes else self.store.aggregator.classes
+        usual = self.store.state.history.usual()
+        return replace(
+            offer,
+            known_classes=known if len(known) <= MAX_CLASSES else (),
+            row_energy=usual.row_energy if usual else 0.0,
+        ).fields()
+
+    def _read_reply(self, node: int, incoming: Incoming) -> Reply | None:
+        """The reply of a node; None if it is not usable. After an error, it is asked again."""
+        if incoming.error:
+            log.warning("node %s: %s; the node is asked again", node, incoming.error)
+            self.messenger.retry_later(node)
+            return None
+        self.answered.add(node)
+        try:
+            reply = Reply.read(node, incoming, self.settings.largest_upload)
+            self._check_owner(node, reply.client)
+        except Refused as reason:
+            log.warning("node %s: %s", node, reason)
+        except OSError as reason:
+            log.error("node %s: its owner cannot be read: %s; it is asked again", node, reason)
+            self.messenger.retry_later(node)
+        else:
+            return reply
+        return None
+
+    def _receive_reply(self, node: int, incoming: Incoming, task: str, quorum: Quorum) -> None:
+        """Receive the envelopes of one node. Only those of the open task count for the quorum."""
+        reply = self._read_reply(node, incoming)
+        if reply is None:
+            return
+        client, limit = reply.client, self.settings.largest_upload
+        try:
+            receipts = self._absorb(reply)
+        except OSError as reason:
+            log.error("%s: upload not written to disk: %s; the site is asked again", client, reason)
+            self.messenger.retry_later(node)
+            return
+        for name, size in reply.oversized.items():
+            hint = "`budget_bytes` in server.toml limits it"
+            why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
+            receipts.append(Receipt(why.code, client, name, "?", str(why)))
+        self._note_more(node, receipts, reply.fields.get("more") is True)
+        earlier = accepted_since(self.store, client, reply.waiting)
+        earlier += lost_uploads(self.store, client, reply.stored)
+        self.receipts.setdefault(node, []).extend(receipts + earlier)
+        self.held_heads[node] = str(reply.fields.get("head", ""))
+        if reply.validated:
+            self.validated[node] = client, reply.validated
+        for receipt in receipts:
+            shown = f": {receipt.reason}" if receipt.reason else ""
+            log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, shown)
+            if receipt.task == task and receipt.client == client:
+                quorum.answer(receipt)
+        with self.store.tolerating_a_full_disk(f"time of the answer of {client}"):
+            self.store.database.set_seen(client)
+        problem, failed = reply.problem, reply.fields.get("failed") is True
+        if task and isinstance(problem, str) and problem and client not in quorum.answers:
+            log.warning("%s: nothing sent: %s", client, problem)
+            self.store.events.write(
+                "declined", client=client, task=task, reason=problem, failed=failed
+            )
+            quorum.decline(client)
+
+    def _absorb(self, reply: Reply) -> list[Receipt]:
+        """Decide about the envelopes of one reply. Secure sums are a mode of their own."""
+        return [self.store.receive(blob) for blob in reply.blobs.values()]
+
+    def _check_owner(self, node: int, client: str) -> None:
+        """Refuse an answer for another client than the node's own."""
+        if self.owners is None:
+            return
+        owner = self.owners().get(str(node))
+        if owner is None:  # registered a moment ago, or the list of nodes is lost
+            raise OSError(f"no client is known for the node that answers for {client}")
+        if owner != client:
+            raise Refused("client", f"{owner}, the owner of this node", client)
+
+    def _note_more(self, node: int, receipts: list[Receipt], more: bool) -> None:
+        """Ask a node again that has more uploads, if its reply contained a new one.
+
+        The next message contains the receipts so far, so that the node sends others.
+        """
+        self.have_more.discard(node)
+        self.replies[node] += 1
+        known = {(r.task, r.digest) for r in self.receipts.get(node, [])}
+        new = any((r.task, r.digest) not in known for r in receipts)
+        if more and new and self.replies[node] < MAX_MESSAGES:
+            self.have_more.add(node)
+            self.messenger.ask_again(node)
+
+    def _hand_back(self, task: str) -> None:
+        """Send receipts and the newest head to every connected node, and note who has the head.
+
+        Nodes that are not noted in the database are asked again by a later run.
+        """
+        validation = self.validation or self._site_validation()
+        head, digest = update_head(self.store, validation, task, self.settings.head_margin)
+        nodes = list(self.messenger.network.nodes())
+        self.messenger.unanswered.clear()  # answers to the offer that came too late
+        log.info("sending receipts and the newest head to %d nodes", len(nodes))
+        for node in nodes:
+            fields = {"receipts": self._receipts_for(node)}
+            lacks_head = head and self.held_heads.get(node) != digest
+            blobs = {"head": head} if lacks_head else {}
+            self.messenger.send(node, Question.RESULTS, fields, blobs, HAND_BACK_SECONDS)
+        before, had_it = self.store.database.served()
+        served = had_it if before == digest else set()
+        start, next_progress = time.monotonic(), FIRST_PROGRESS
+        while self.messenger.unanswered and time.monotonic() < start + HAND_BACK_SECONDS:
+            for node, reply in self.messenger.replies():
+                # A node that did not answer the offer may still have rows to send.
+                answered = node in self.receipts and node not in self.have_more
+                if answered and reply.fields.get("head") == digest:
+                    served.add(str(node))
+            if time.monotonic() - start >= next_progress:
+                next_progress += PROGRESS_SECONDS
+                log.info("waiting for %d nodes to take them", len(self.messenger.unanswered))
+            time.sleep(POLL_SECONDS / 2)
+        for node, receipts in self.receipts.items():
+            last = {receipt.task: receipt.code for receipt in receipts}
+            if Code.LOST in last.values():  # the server waits for an upload of this node
+                served.discard(str(node))
+        with self.store.tolerating_a_full_disk("list of nodes that have the head"):
+            self.store.database.set_served(digest, sorted(served))
+        lacking = {str(n) for n in nodes} - served
+        if head and lacking:
+            log.warning("%d of %d nodes will be asked again", len(lacking), len(nodes))
+
+    def _site_validation(self) -> Validation | None:
+        """The validation rows of the sites that answered; None if these are not to be used."""
+        if not self.settings.site_validation:
+            return None
+        if not self.validated:
+            log.warning("no site that answered has validation rows; new heads are not tested")
+            return None
+        return SiteValidation(
+            self.messenger,
+            {node: client for node, (client, _) in self.validated.items()},
+            {label for _, labels in self.validated.values() for label in labels},
+            self.store.database.uploads(),
+            self._check_owner,
+        )
+
+    def _record(self, task: str, state: str, quorum: Quorum) -> None:
+        """Log the state of a task and write it to the database."""
+        if not task:
+            return
+        missing, waiting = quorum.missing, sorted(quorum.waiting)
+        parts = [f"{quorum.accepted} {'upload' if quorum.accepted == 1 else 'uploads'} in"]
+        if state != "open" and (absent := [c for c in missing if c not in waiting]):
+            parts.append(f"missing {', '.join(absent[:10])}")
+        if state != "open" and waiting:
+            parts.append(f"waiting for others: {', '.join(waiting[:10])}")
+        log.info("task %s: %s, %s", task, state, ", ".join(parts))
+        with self.store.tolerating_a_full_disk(f"state of task {task}"):
+            self.store.database.set_task(
+                task,
+                state,
+                deadline=float(quorum.deadline),
+                min_clients=quorum.min_clients,
+                asked=sorted(quorum.asked),
+                missing=missing,
+            )
+        self.store.events.write("task", task=task, state=state, missing=missing)

@@ -1,0 +1,210 @@
+"""Which uploads are accepted: the checks that refuse one, and those that let it wait for a person.
+
+What waits is unusual beside what other sites sent. An upload is compared with figures of other
+sites only. Nothing that limits its influence is divided by a number that the sender chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from fedran.core.consistency import check_one_site, check_row_energy
+from fedran.core.features import row_energy_range
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.labels import named, ordered
+from fedran.core.mixture import Mixture
+from fedran.core.summary import Summary
+from fedran.core.sums.aggregator import Aggregator
+from fedran.federation.protocol.identity import Statement, UploadId
+from fedran.federation.protocol.messages import Envelope
+from fedran.federation.protocol.receipts import Code, UploadRefused
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.store.schema import Upload
+from fedran.federation.server.store.state import History, State
+from fedran.wire.codec import decode_message
+from fedran.wire.container import Container, unpack
+from fedran.wire.head_codec import classes_fit
+from fedran.wire.summary_codec import rounding_of
+from fedran.wire.validation import DEFAULT_LIMITS
+
+FIRST_ROWS = 10_000
+"""While no other site has sent an upload, one with more rows waits."""
+ENERGY_MULTIPLE = 10.0
+"""An upload waits if it has more energy than this multiple of what other sites' rows would have,
+for as many rows as the sender may send."""
+SCALE_MULTIPLE = 100.0
+"""An upload waits if its mean row energy differs from that of the other sites by this factor.
+This finds features of the wrong scale. A sender can avoid it, so nothing depends on it."""
+CUT_SHARE, CUT_MULTIPLE = 0.5, 3.0
+"""An upload waits if it declares as cut more than this share of the energy that rows of other
+sites would have, and more than this multiple of their median share. The ridge grows with the
+cut."""
+
+
+def check_sender(envelope: Envelope, federation: str, roster: Roster) -> None:
+    """Refuse another federation, an unknown sender, a wrong signature or wrong members."""
+    statement = envelope.statement
+    if statement.federation != federation:
+        raise UploadRefused(Code.WRONG_FEDERATION, "federation", federation, statement.federation)
+    roster.check(statement, envelope.signature)
+
+
+def check_fingerprint(statement: Statement, fingerprint: Fingerprint) -> None:
+    """Refuse an upload that was made with another backbone or feature map."""
+    if statement.fingerprint != fingerprint.hash:
+        raise UploadRefused(
+            Code.WRONG_FINGERPRINT,
+            "fingerprint",
+            f"{fingerprint.hash[:12]}... of this federation",
+            f"{statement.fingerprint[:12]}...",
+            hint="the site's backbone or feature map differs",
+        )
+
+
+def check_not_covered(
+    statement: Statement, accepted: Mapping[UploadId, str], covered: Mapping[UploadId, UploadId]
+) -> None:
+    """Refuse an upload with rows that were accepted before, in a secure sum or in another upload.
+
+    ``accepted`` maps uploads to their digests. ``covered`` maps members of sums to these sums.
+    """
+    if statement.key in accepted:
+        raise UploadRefused(
+            Code.CONFLICT,
+            "digest",
+            f"the upload already accepted for {statement.client}, {statement.task}",
+            "another one",
+            hint="a site sends one upload per task; use a new task id for more data",
+        )
+    for member in (statement.key, *statement.members):
+        if member in covered or member in accepted:
+            how = f"in a sum of {covered[member][0]}" if member in covered else "directly"
+            got = f"{member}, which was accepted {how}"
+            raise UploadRefused(
+                Code.CONFLICT, "members", "uploads that were not accepted before", got
+            )
+
+
+def check_not_forgotten(statement: Statement, forgotten: Collection[UploadId]) -> None:
+    """Refuse an upload that the owner removed, and a secure sum with a member that was removed."""
+    removed = [key for key in (statement.key, *statement.members) if key in forgotten]
+    if removed:
+        raise UploadRefused(
+            Code.FORGOTTEN,
+            "upload",
+            "uploads that the owner has not removed",
+            "; ".join(map(", ".join, removed[:5])),
+            hint="use a new task id for new data",
+        )
+
+
+def check_accounts(statement: Statement, message: Summary | Mixture, upload: Container) -> None:
+    """Refuse a message of several sites, and accounts that the rows of one site cannot have.
+
+    The ridge depends on the number of rows per site, so nobody may choose the number of sites. A
+    secure sum was truncated once, after all rows were added up, so it is one part too.
+    """
+    parts = len(message.parts) if isinstance(message, Mixture) else message.accounts.parts
+    if parts != 1:
+        raise UploadRefused(Code.INVALID, "parts", "1: the upload describes one site", parts)
+    if isinstance(message, Mixture):
+        return
+    if statement.members:
+        check_row_energy(message)
+    else:
+        check_one_site(message, rounding_of(upload, message))
+
+
+def check_message(
+    envelope: Envelope, settings: ServerSettings, aggregator: Aggregator
+) -> Summary | Mixture:
+    """The decoded message, after every check that could refuse it. Nothing is absorbed here."""
+    statement, size = envelope.statement, len(envelope.upload)
+    if size > settings.budget_bytes and not statement.members:
+        expected = f"at most {settings.budget_bytes} bytes, the budget of the offer"
+        raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
+    upload = unpack(envelope.upload, settings.limits)
+    message = decode_message(upload, settings.limits)
+    if isinstance(message, Mixture) != (settings.message == "mixture"):
+        got = type(message).__name__.lower()
+        raise UploadRefused(Code.INVALID, "message", f"a {settings.message}", f"a {got}")
+    listed = settings.labels
+    unknown = () if listed is None else ordered(set(message.classes).difference(listed))
+    if unknown:
+        raise UploadRefused(Code.INVALID, "classes", "labels of this federation", named(unknown))
+    if message.accounts.energy <= 0:
+        expected = "rows that are not all zero"
+        raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
+    check_accounts(statement, message, upload)
+    total = ordered({*aggregator.classes, *message.classes})
+    if not classes_fit(total, settings.out_features, DEFAULT_LIMITS):
+        expected = "labels over all uploads for which sites can read the head"
+        raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, f"{len(total)} labels")
+    aggregator.check(message, client=statement.client, task=statement.task)
+    return message
+
+
+def check_row_cap(upload: Upload, roster: Roster) -> int | None:
+    """Refuse more rows than the roster allows the sender per task; returns the cap, if any.
+
+    A secure sum may hold as many rows as its members together.
+    """
+    caps = [roster.rows.get(site) for site, _ in upload.members or (upload.key,)]
+    cap = sum(c for c in caps if c is not None) if None not in caps else None
+    if cap is not None and upload.rows > cap:
+        raise UploadRefused(
+            Code.TOO_MANY_ROWS,
+            "rows",
+            f"at most {cap} per task, as the roster says for {upload.client}",
+            upload.rows,
+            hint="the server's owner can raise the cap under [rows] in the roster",
+        )
+    return cap
+
+
+def check_class_quota(upload: Upload, history: History, quota: int) -> None:
+    """Refuse a site that has sent more classes than its quota, over all of its uploads."""
+    total = len(history.classes_of(upload.client).union(label for label, _ in upload.classes))
+    if total > quota * upload.sites:
+        raise UploadRefused(
+            Code.TOO_MANY_CLASSES,
+            "classes",
+            f"at most {quota} per site over all tasks (`classes_per_site`)",
+            total,
+        )
+
+
+def why_unusual(upload: Upload, state: State, settings: ServerSettings, roster: Roster) -> str:
+    """Why a person has to decide about an upload; empty for a usual one.
+
+    ``state`` holds the accepted uploads with which it is compared. An upload beyond the cap of the
+    roster, or beyond the quota of classes, is refused.
+    """
+    history, rows, energy = state.history, upload.rows, state.history.scale * upload.energy
+    limit = check_row_cap(upload, roster)
+    check_class_quota(upload, history, settings.classes_per_site)
+    others = history.usual(upload.client)
+    if limit is None and others is None:
+        limit = FIRST_ROWS * upload.sites
+        if rows > limit:
+            return f"{rows} rows, and no other site has sent an upload yet"
+    elif limit is None and others is not None:
+        limit = round(settings.row_multiple * max(1.0, others.rows) * upload.sites)
+        if rows > limit:
+            times = rows / upload.sites / max(1.0, others.rows)
+            return f"{rows} rows, {times:.3g} times the median of the other sites"
+    assert limit is not None
+    mean = energy / max(1, rows)
+    usual = (others.row_energy if others else 0.0) or mean
+    if not usual / SCALE_MULTIPLE <= mean <= SCALE_MULTIPLE * usual:
+        return f"mean row energy {mean:.3g}, {mean / usual:.3g} times the other sites' median"
+    if energy > ENERGY_MULTIPLE * limit * usual:
+        return f"an energy of {energy:.3g}, where {limit * usual:.3g} would be usual"
+    share = others.cut_share if others else 0.0
+    if upload.cut > max(CUT_SHARE, CUT_MULTIPLE * share) * rows * usual:
+        return f"{upload.cut / energy:.0%} of the energy is declared as cut"
+    lowest = row_energy_range(settings.features().fingerprint)
+    if lowest is not None and mean < lowest[0]:
+        return f"mean row energy {mean:.3g}, at least {lowest[0]:.3g} is expected; rows of zeros?"
+    return ""

@@ -1,0 +1,334 @@
+"""The server's database: one SQLite file with everything that the server must not lose.
+
+Every envelope is stored under its SHA-256, which is verified when it is read. Nothing is verified
+when the file is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedran.core.mixture import Mixture
+from fedran.core.summary import Summary
+from fedran.federation.protocol.identity import Statement, UploadId
+from fedran.federation.protocol.messages import Envelope, open_envelope
+from fedran.federation.server.store.schema import (
+    FILE,
+    SCHEMA,
+    SNAPSHOTS,
+    VERSION,
+    Charge,
+    Run,
+    SolvedHead,
+    Task,
+    Tombstone,
+    Upload,
+    Waiting,
+    describe_upload,
+)
+from fedran.federation.server.store.sqlite_file import SqliteFile, StoreDamaged
+from fedran.wire.validation import FILE_LIMITS
+
+Entry = TypeVar("Entry", Charge, Run, SolvedHead, Task, Tombstone, Upload, Waiting)
+
+
+class Database(SqliteFile):
+    """The tables of a store."""
+
+    def __init__(self, folder: str | Path, *, read_only: bool = False) -> None:
+        folder = Path(folder)
+        missing = not (folder / FILE).exists() or not (folder / FILE).stat().st_size
+        if missing and not read_only and any(folder.glob(SNAPSHOTS)):
+            raise StoreDamaged(
+                f"{folder / FILE}: the database is missing, but a snapshot of it exists; restore "
+                "it from a backup, or delete the snapshots to begin anew"
+            )
+        super().__init__(folder / FILE, SCHEMA, VERSION, read_only=read_only)
+        if not read_only and not self.fact("epoch"):
+            self.new_epoch()
+
+    def require_sound(self) -> None:
+        """StoreDamaged if SQLite finds damage. Envelopes are left out, which may be gigabytes."""
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'envelopes'"
+        for (table,) in self.query(tables):
+            for (line,) in self.query(f"PRAGMA integrity_check({table})"):
+                if line != "ok":
+                    raise self.damaged(f"the database is damaged ({line})")
+
+    def _entries(
+        self, kind: type[Entry], table: str, rest: str = "", values: Sequence[Any] = ()
+    ) -> list[Entry]:
+        """The rows of a table as entries."""
+        lists = [i for i, f in enumerate(fields(kind)) if str(f.type).startswith("tuple")]
+        found = []
+        for row in map(list, self.rows(table, rest, values)):
+            for i in lists:
+                items = self._loaded(row[i])
+                row[i] = tuple(tuple(x) if isinstance(x, list) else x for x in items)
+            found.append(kind(*row))
+        return found
+
+    def _loaded(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as reason:
+            raise self.damaged(f"the database is damaged ({reason})") from None
+
+    def _put_entry(self, table: str, entry: object, *, replace: bool = False) -> None:
+        row = {k: _json(v) if isinstance(v, tuple) else v for k, v in vars(entry).items()}
+        self.put(table, replace=replace, **row)
+
+    def fact(self, name: str) -> str:
+        """A single value such as ``epoch`` or ``served_head``; empty if never set."""
+        found = self.rows("facts", "WHERE name = ?", [name])
+        return str(found[0][1]) if found else ""
+
+    def set_fact(self, name: str, value: str) -> None:
+        """Replace a single value."""
+        self.put("facts", replace=True, name=name, value=value)
+
+    def add_upload(self, statement: Statement, message: Summary | Mixture, blob: bytes) -> Upload:
+        """Write an accepted upload, and end its quarantine. A revision replaces the older one."""
+        with self.transaction():
+            upload = describe_upload(statement, message, blob, self.next("uploads"))
+            self._add_envelope(blob)
+            older = "DELETE FROM uploads WHERE client = ? AND task = ? AND revision < ?"
+            replaced = self.sql.execute(older, (*upload.key, upload.revision)).rowcount
+            self._put_entry("uploads", upload)
+            ended = self.sql.execute(
+                "DELETE FROM quarantine WHERE client = ? AND task = ?", upload.key
+            )
+            if replaced or ended.rowcount:  # another upload of the site may have waited
+                self._drop_unused_envelopes()
+        return upload
+
+    def uploads(self) -> list[Upload]:
+        """Accepted uploads in order of acceptance."""
+        return self._entries(Upload, "uploads", "ORDER BY number")
+
+    def count(self) -> int:
+        """Number of accepted uploads."""
+        return int(self.query("SELECT count(*) FROM uploads")[0][0])
+
+    def envelopes(self) -> Iterator[bytes]:
+        """The envelopes of accepted uploads in order of acceptance, one at a time in memory."""
+        return (self.envelope(upload) for upload in self.uploads())
+
+    def envelope(self, upload: Upload | Waiting) -> bytes:
+        """The bytes of an upload, verified."""
+        query = "SELECT content FROM envelopes WHERE sha256 = ?"
+        for (content,) in self.query(query, [upload.envelope]):
+            if hashlib.sha256(content).hexdigest() == upload.envelope:
+                return bytes(content)
+        raise self.damaged(
+            f"the upload of {upload.client} for {upload.task} is not what was written"
+        )
+
+    def opened(self, upload: Upload | Waiting) -> Envelope:
+        """The envelope of an upload."""
+        return open_envelope(self.envelope(upload), FILE_LIMITS)
+
+    def message(self, upload: Upload) -> Summary | Mixture:
+        """The message of an upload."""
+        return self.opened(upload).message(FILE_LIMITS)
+
+    def _add_envelope(self, blob: bytes) -> str:
+        sha256 = hashlib.sha256(blob).hexdigest()
+        self.sql.execute("INSERT OR IGNORE INTO envelopes VALUES (?, ?)", (sha256, blob))
+        return sha256
+
+    def add_waiting(self, statement: Statement, blob: bytes, reason: str) -> None:
+        """Write an upload to quarantine."""
+        with self.transaction():
+            envelope = self._add_envelope(blob)
+            waiting = Waiting(
+                *statement.key,
+                statement.digest,
+                time.time(),
+                reason,
+                statement.sum_number,
+                envelope,
+            )
+            self._put_entry("quarantine", waiting, replace=True)
+            self._drop_unused_envelopes()  # of an upload that this one replaces
+
+    def quarantine(self) -> dict[UploadId, Waiting]:
+        """Uploads that wait for a decision, oldest first."""
+        waiting = self._entries(Waiting, "quarantine", "ORDER BY at, client, task")
+        return {(w.client, w.task): w for w in waiting}
+
+    def reject(self, waiting: Waiting, reason: str) -> None:
+        """Remove an upload from quarantine for good: the same bytes are not accepted again."""
+        with self.transaction():
+            row = {"client": waiting.client, "task": waiting.task, "digest": waiting.digest}
+            self.put("rejected", replace=True, **row, at=time.time(), reason=reason)
+            key = waiting.client, waiting.task
+            self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
+            self._drop_unused_envelopes()
+
+    def rejected(self) -> dict[tuple[str, str, str], str]:
+        """Client, task and digest of rejected uploads -> the reason, oldest first."""
+        rows = self.rows("rejected", "ORDER BY at, client, task")
+        return {(client, task, digest): reason for client, task, digest, _, reason in rows}
+
+    def add_charge(
+        self, task: str, attempt: int, epsilon: float, delta: float, sites: Sequence[str]
+    ) -> None:
+        """Note what a sum spends, once per attempt."""
+        with self.transaction():
+            if not self.rows("ledger", "WHERE task = ? AND attempt = ?", [task, attempt]):
+                number, at = self.next("ledger"), time.time()
+                charge = Charge(number, at, task, attempt, epsilon, delta, tuple(sites))
+                self._put_entry("ledger", charge)
+
+    def ledger(self) -> list[Charge]:
+        """What the secure sums have spent, oldest first."""
+        return self._entries(Charge, "ledger", "ORDER BY number")
+
+    def set_task(
+        self,
+        task: str,
+        state: str = "open",
+        *,
+        deadline: float = 0.0,
+        min_clients: int = 0,
+        asked: Sequence[str] = (),
+        missing: Sequence[str] = (),
+    ) -> None:
+        """Note the state of a task. The first time adds it to the tasks that were opened."""
+        with self.transaction():
+            found = self.rows("tasks", "WHERE task = ?", [task])
+            number, opened = (found[0][0], found[0][3]) if found else (self.next("tasks"), 0.0)
+            opened = time.time() if state == "open" or not found else opened
+            noted = Task(
+                number, task, state, opened, deadline, min_clients, tuple(asked), tuple(missing)
+            )
+            self._put_entry("tasks", noted, replace=True)
+
+    def tasks(self) -> list[Task]:
+        """The tasks that were opened, in this order."""
+        return self._entries(Task, "tasks", "ORDER BY number")
+
+    def set_run(self, run: str, task: str, status: str, received: int, sent: int) -> None:
+        """Note the state of a run of Flower. A task ("": unknown) is kept, bytes never decrease."""
+        with self.transaction():
+            noted = Run(run, task, status, received, sent)
+            for old in self._entries(Run, "runs", "WHERE run = ?", [run]):
+                more = max(received, old.received), max(sent, old.sent)
+                noted = Run(run, task or old.task, status, *more)
+                if noted == old:
+                    return
+            self._put_entry("runs", noted, replace=True)
+
+    def runs(self) -> list[Run]:
+        """The runs of Flower that are known. Some have no task."""
+        return self._entries(Run, "runs")
+
+    def set_seen(self, client: str) -> None:
+        """Note that a site answered now."""
+        self.put("seen", replace=True, client=client, at=time.time())
+
+    def seen(self) -> dict[str, float]:
+        """Clients and when they last answered."""
+        return dict(self.rows("seen"))
+
+    def nodes(self) -> dict[str, tuple[str, str]]:
+        """Clients with their node id at the SuperLink and the public key of the node."""
+        return {client: (node, key) for client, node, key in self.rows("nodes")}
+
+    def set_nodes(self, nodes: Mapping[str, tuple[str, str]]) -> None:
+        """Replace the list of nodes."""
+        with self.transaction():
+            self.sql.execute("DELETE FROM nodes")
+            for client, (node, key) in nodes.items():
+                self.put("nodes", client=client, node=node, key=key)
+
+    def node_owners(self) -> dict[str, str]:
+        """Node ids at the SuperLink and the clients whose keys they have."""
+        return {node: client for client, (node, _) in self.nodes().items()}
+
+    def served(self) -> tuple[str, set[str]]:
+        """The digest of the head that was sent last, and the nodes that have it."""
+        return self.fact("served_head"), {node for (node,) in self.rows("served")}
+
+    def set_served(self, head: str, nodes: Sequence[str] = ()) -> None:
+        """Note which nodes have the newest head. The server sends it to all others."""
+        with self.transaction():
+            self.set_fact("served_head", head)
+            self.sql.execute("DELETE FROM served")
+            for node in nodes:
+                self.put("served", node=node)
+
+    def set_outdated(self) -> None:
+        """Say that no node has the newest head: the server's next update sends it to all."""
+        self.set_served("outdated")
+
+    def add_head(
+        self,
+        digest: str,
+        *,
+        task: str,
+        classes: int,
+        size: int,
+        accuracy: float | None,
+        seconds: float,
+    ) -> None:
+        """Note that a head was solved from all uploads that are accepted now."""
+        with self.transaction():
+            number, last, at = self.next("heads"), self.next("uploads") - 1, time.time()
+            head = SolvedHead(number, at, task, digest, classes, size, accuracy, seconds, last)
+            self._put_entry("heads", head)
+
+    def heads(self) -> list[SolvedHead]:
+        """All heads, oldest first."""
+        return self._entries(SolvedHead, "heads", "ORDER BY number")
+
+    def tombstones(self) -> list[Tombstone]:
+        """What was forgotten, oldest first."""
+        return self._entries(Tombstone, "tombstones", "ORDER BY at, client, task")
+
+    def forget(self, tombstones: Sequence[Tombstone]) -> None:
+        """Write tombstones, and delete these uploads and all sums that contain one of them."""
+        gone = {(tombstone.client, tombstone.task) for tombstone in tombstones}
+        with self.transaction():
+            for tombstone in tombstones:
+                self._put_entry("tombstones", tombstone, replace=True)
+            for upload in self.uploads():
+                if gone.intersection((upload.key, *upload.members)):
+                    which = "DELETE FROM uploads WHERE client = ? AND task = ?"
+                    self.sql.execute(which, upload.key)
+            for key, waiting in self.quarantine().items():
+                members = self.opened(waiting).statement.members if waiting.sum_number else ()
+                if gone.intersection((key, *members)):
+                    self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
+            self._drop_unused_envelopes()
+
+    def _drop_unused_envelopes(self) -> None:
+        self.sql.execute(
+            "DELETE FROM envelopes WHERE sha256 NOT IN "
+            "(SELECT envelope FROM uploads UNION ALL SELECT envelope FROM quarantine)"
+        )
+
+    def add_record(self, content: str) -> None:
+        """Keep a signed record."""
+        with self.transaction():
+            self.put("records", number=self.next("records"), at=time.time(), content=content)
+
+    def records(self) -> list[str]:
+        """All signed records, oldest first."""
+        return [content for _, _, content in self.rows("records", "ORDER BY number")]
+
+    def new_epoch(self) -> None:
+        """Say that the state is no longer a continuation of the earlier one."""
+        self.set_fact("epoch", secrets.token_hex(8))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,96 @@
+"""What it means to forget a site: which uploads, secure sums and heads contain its rows.
+
+A signed record says what was removed. It outlives backups that still hold the uploads.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import SiteKey, UploadId, check_public, is_signed
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.schema import SolvedHead, Tombstone, Upload
+
+PURPOSE = "fedran record 1"
+"""Part of every signed record, so that no signature can be used for another purpose."""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What ``Store.forget`` removes."""
+
+    tombstones: list[Tombstone]
+    sums: list[Upload]
+    """Secure sums that contained rows of the site."""
+    heads: list[SolvedHead]
+    """Heads that were solved with one of the removed uploads."""
+    record: str = ""
+    """Both as signed JSON."""
+
+
+def to_forget(database: Database, client: str, task: str | None, who: str) -> Forgotten:
+    """What must be removed to forget a site's uploads for a task, or for all tasks (None)."""
+
+    def meant(key: UploadId) -> bool:
+        return key[0] == client and task in (None, key[1])
+
+    gone = [u for u in database.uploads() if meant(u.key) or any(map(meant, u.members))]
+    waiting = [w for key, w in database.quarantine().items() if meant(key)]
+    digests = dict.fromkeys((m for u in gone for m in u.members if meant(m)), "")
+    digests |= {u.key: u.digest for u in gone if meant(u.key)}
+    digests |= {(w.client, w.task): w.digest for w in waiting}
+    if not digests:
+        which = "any task" if task is None else task
+        raise Refused("upload", f"an upload of {client} for {which}", "none")
+    now, numbers = time.time(), {u.key: u.sum_number for u in gone}
+    numbers |= {(w.client, w.task): w.sum_number for w in waiting}
+    return Forgotten(
+        [Tombstone(*key, digest, now, who, numbers.get(key, 0)) for key, digest in digests.items()],
+        [upload for upload in gone if not meant(upload.key)],
+        [
+            head
+            for head in database.heads()
+            if any(u.number <= head.last_upload and u.at <= head.at for u in gone)
+        ],
+    )
+
+
+def sign_record(federation: str, found: Forgotten, key: SiteKey) -> str:
+    """What was removed, and which heads were solved with it, as signed JSON."""
+    record = {
+        "purpose": PURPOSE,
+        "federation": federation,
+        "removed": [asdict(t) for t in found.tombstones],
+        "sums": [{"client": s.client, "task": s.task, "digest": s.digest} for s in found.sums],
+        "heads": [{"digest": h.digest, "task": h.task, "at": h.at} for h in found.heads],
+    }
+    signature = base64.b64encode(key.sign_bytes(_canonical(record))).decode("ascii")
+    return json.dumps({"record": record, "key": key.public, "signature": signature}, indent=1)
+
+
+def check_record(content: str, public: str | None = None) -> list[Tombstone]:
+    """The tombstones in a signed record. An altered record, or one of another key, is refused.
+
+    Without ``public``, the key in the record is used: then only alterations are noticed.
+    """
+    try:
+        found = json.loads(content)
+        record, key = found["record"], check_public(found["key"], "key")
+        signature = base64.b64decode(found["signature"], validate=True)
+        tombstones = [Tombstone(**fields) for fields in record["removed"]]
+    except (ValueError, KeyError, TypeError) as reason:
+        raise Refused("record", "a signed record of `fedran federation forget`", reason) from None
+    if public not in (None, key) or record.get("purpose") != PURPOSE:
+        raise Refused("record", "a record that this server signed", "another one")
+    if not is_signed(key, _canonical(record), signature):
+        raise Refused("record", "the text that was signed", "another text")
+    return tombstones
+
+
+def _canonical(record: Any) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")

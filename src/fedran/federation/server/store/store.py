@@ -1,0 +1,336 @@
+"""The store: every accepted upload exactly once, through crashes and restarts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedran.core.errors import Refused, check_id
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.mixture import Mixture
+from fedran.core.private.noisy_sums import noisy_ridge
+from fedran.core.solve.head import Head
+from fedran.core.solve.nystrom import sketch_ridge
+from fedran.core.solve.ridge import Ridge
+from fedran.core.summary import Summary
+from fedran.core.sums.aggregator import Aggregator
+from fedran.federation.protocol.identity import SiteKey, UploadId
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.messages import Envelope, open_envelope
+from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
+from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.settings import ROSTER, STATE, ServerSettings
+from fedran.federation.server.store.admission import (
+    check_fingerprint,
+    check_message,
+    check_not_covered,
+    check_not_forgotten,
+    check_sender,
+    why_unusual,
+)
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.events import EventLog
+from fedran.federation.server.store.forgetting import Forgotten, sign_record, to_forget
+from fedran.federation.server.store.schema import Waiting, describe_upload
+from fedran.federation.server.store.state import State, rebuild_state
+
+log = logging.getLogger(__name__)
+MAX_EVENTS = 100_000
+"""Events that are kept, whatever their age, because anyone can cause some."""
+EVENT_SECONDS = 365 * 86400.0
+"""Age at which events are deleted. Uploads and heads are kept."""
+
+SERVER_KEY = "sums.key"
+"""File in the server's folder with the key that signs secure sums."""
+
+
+@contextmanager
+def locked_store(
+    folder: Path, settings: ServerSettings, task: str, timeout: float = 60.0
+) -> Iterator[Store]:
+    """The store of the server in ``folder``, which no other process uses meanwhile."""
+    with (
+        locked(folder / STATE, timeout, task=task),
+        closing(Store.open(folder, settings)) as store,
+    ):
+        yield store
+
+
+class Store:
+    """An aggregator over the accepted uploads in a database, with snapshots in the same folder.
+
+    An upload is checked completely, then written to the database and synced, then absorbed, then
+    acknowledged. A restart loads the newest snapshot and absorbs the uploads that follow it in
+    the database. The state is then bit for bit the same as without the restart.
+
+    One thread uses a store. Other processes may read its database, and write other tables, at any
+    time: no transaction is open while an upload is checked or absorbed, however long that takes.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        settings: ServerSettings,
+        roster: Roster,
+        key: SiteKey | None = None,
+    ) -> None:
+        self.folder, self.settings, self.roster = Path(folder), settings, roster
+        self.key = key
+        """Signs secure sums; None: the federation has none."""
+        self.tasks: Collection[str] | None = None
+        """Tasks that were opened. Uploads for others are refused. None: any task."""
+        self.database = Database(self.folder)
+        self.events = EventLog(self.database)
+        try:
+            self.forgotten = {(t.client, t.task) for t in self.database.tombstones()}
+            """Clients and tasks whose uploads were removed."""
+            self.rejected = self.database.rejected()
+            """Client, task and digest of uploads that a person rejected, with the reasons."""
+            self.state = self._rebuild()
+        except BaseException:
+            self.database.close()
+            raise
+
+    @classmethod
+    def open(cls, folder: Path, settings: ServerSettings) -> Store:
+        """The store of the server in ``folder``. The caller holds the lock of the state folder."""
+        roster = Roster.load(folder / ROSTER)
+        key = SiteKey.load_or_make(folder / SERVER_KEY) if settings.privacy != "none" else None
+        if key is not None:
+            roster = replace(roster, server_key=key.public)
+        store = cls(folder / STATE, settings, roster, key)
+        with store.tolerating_a_full_disk("deletion of old events"):
+            store.events.delete(time.time() - EVENT_SECONDS, MAX_EVENTS)
+        return store
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The fingerprint of the random features."""
+        return self.settings.features().fingerprint
+
+    @property
+    def aggregator(self) -> Aggregator:
+        """The sum of all accepted uploads."""
+        return self.state.aggregator
+
+    def solve(self) -> Head:
+        """The head over everything absorbed."""
+        return self.aggregator.solve(self.ridge)
+
+    @property
+    def ridge(self) -> Ridge | None:
+        """The rule for the ridge that fits what sites send; None: the default one."""
+        M = self.aggregator.out_features
+        if self.settings.privacy == "dp":
+            return noisy_ridge(self.aggregator.accounts, M)
+        return None if self.key is None else sketch_ridge(M)
+
+    def close(self) -> None:
+        """Close the database. Nothing is lost without it."""
+        self.database.close()
+
+    def open_task(self, task: str) -> list[str]:
+        """Add a task to the opened ones, and return them all. "" adds none."""
+        tasks = [known.task for known in self.database.tasks()]
+        if task and task not in tasks:
+            tasks.append(task)
+            with self.tolerating_a_full_disk(f"task {task}"):
+                self.database.set_task(task)
+        self.tasks = frozenset(tasks)
+        return tasks
+
+    def receive(self, blob: bytes) -> Receipt:
+        """Decide about one envelope. Every problem with it is answered by a receipt.
+
+        Only a failing disk raises (OSError): then nothing was accepted and nothing is acknowledged.
+        """
+        arrival = Arrival(blob)
+        receipt = self._decide(arrival)
+        if receipt.code == Code.ACCEPTED:
+            self._commit(arrival, receipt)
+        elif receipt.code == Code.QUARANTINED:
+            assert arrival.envelope is not None
+            with self.database.transaction():
+                self.database.add_waiting(arrival.envelope.statement, blob, receipt.reason)
+                self.events.write_or_raise("upload", **arrival.event(receipt))
+        else:
+            self.events.write("upload", **arrival.event(receipt))
+        return receipt
+
+    def _decide(self, arrival: Arrival) -> Receipt:
+        """The decision of ``receive``. Nothing is written here."""
+        try:
+            statement = self._open(arrival).statement
+            key, digest = statement.key, statement.digest
+            if self.aggregator.absorbed.get(key) == digest:
+                return arrival.receipt(Code.DUPLICATE)
+            if (*key, digest) in self.rejected:
+                return arrival.receipt(Code.REJECTED, self.rejected[*key, digest])
+            message = self._check_content(arrival)
+            upload, state = describe_upload(statement, message, arrival.blob), arrival.state
+            unusual = why_unusual(upload, state or self.state, self.settings, self.roster)
+            arrival.message = message
+        except Refused as reason:
+            return Receipt.refusal(reason, *arrival.name)
+        except OSError:
+            raise
+        except Exception:
+            log.exception("%s, %s: unexpected error while checking an upload", *arrival.name[:2])
+            return arrival.receipt(Code.SERVER_ERROR, "an error at the server; its log says more")
+        if unusual:
+            return arrival.receipt(Code.QUARANTINED, f"{unusual}; it waits for the server's owner")
+        return arrival.receipt(Code.ACCEPTED)
+
+    def accept(self, client: str, task: str) -> Receipt:
+        """Accept an upload that is in quarantine."""
+        arrival = Arrival(self.database.envelope(self._waiting(client, task)), released=True)
+        self._open(arrival)
+        arrival.message = self._check_content(arrival)
+        receipt = arrival.receipt(Code.ACCEPTED)
+        self._commit(arrival, receipt)
+        return receipt
+
+    def reject(self, client: str, task: str, reason: str = "") -> Receipt:
+        """Remove an upload from quarantine. The site may send another one for the task."""
+        waiting = self._waiting(client, task)
+        told = f"the server's owner rejected the upload: {reason or waiting.reason}"
+        receipt = Receipt(Code.REJECTED, client, task, waiting.digest, told)
+        arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
+        with self.database.transaction():
+            self.database.reject(waiting, told)
+            self.events.write_or_raise("upload", **arrival.event(receipt))
+        self.rejected[client, task, waiting.digest] = told
+        return receipt
+
+    def _waiting(self, client: str, task: str) -> Waiting:
+        """An upload in quarantine."""
+        key = check_id(client, "client"), check_id(task, "task")
+        found = self.database.quarantine().get(key)
+        if found is None:
+            raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
+        return found
+
+    def forget(self, client: str, task: str | None, who: str, key: SiteKey) -> Forgotten:
+        """Delete the uploads of a site, for one task or all, and rebuild the state without them.
+
+        The state is then bit for bit that of a store that never saw them. A secure sum that
+        contains rows of the site is deleted too. No upload for these tasks is accepted from the
+        site again. ``key`` signs the record that is stored with the tombstones.
+        """
+        found = to_forget(self.database, client, task, who)
+        found = replace(found, record=sign_record(self.settings.federation, found, key))
+        with self.database.transaction():
+            self.database.forget(found.tombstones)
+            self.database.add_record(found.record)
+            self.database.new_epoch()
+            self.database.set_outdated()
+            count = len(found.tombstones)
+            self.events.write_or_raise("forget", client=client, task=task, uploads=count)
+        self.database.checkpoint()
+        self.forgotten.update((t.client, t.task) for t in found.tombstones)
+        self.state = self._rebuild()
+        self.snapshot()
+        return found
+
+    def _open(self, arrival: Arrival) -> Envelope:
+        """Open an envelope. Another sender, task or feature map than expected is refused."""
+        envelope = arrival.envelope = open_envelope(arrival.blob, self.settings.limits)
+        check_sender(envelope, self.settings.federation, self.roster)
+        task = envelope.statement.task
+        if self.tasks is not None and task not in self.tasks:
+            raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
+        arrival.verified = True
+        check_fingerprint(envelope.statement, self.settings.upload_fingerprint)
+        return envelope
+
+    def _check_content(self, arrival: Arrival) -> Summary | Mixture:
+        """Check an upload completely. A revision is checked against the state without the old one.
+
+        That state is rebuilt, which takes long. So whatever can be checked before is checked first.
+        """
+        assert arrival.envelope is not None
+        statement, state = arrival.envelope.statement, self.state
+        check_not_forgotten(statement, self.forgotten)
+        if statement.revision > state.revisions.get(statement.key, statement.revision):
+            empty = State.empty(self.settings).aggregator
+            check_message(arrival.envelope, self.settings, empty)
+            state = arrival.state = self._rebuild(without=statement.key)
+        check_not_covered(statement, state.aggregator.absorbed, state.covered)
+        return check_message(arrival.envelope, self.settings, state.aggregator)
+
+    def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
+        """Write an upload and its event to disk, then absorb it."""
+        assert arrival.envelope is not None
+        assert arrival.message is not None
+        statement, message = arrival.envelope.statement, arrival.message
+        with self.database.transaction():
+            upload = self.database.add_upload(statement, message, arrival.blob)
+            self.events.write_or_raise("upload", **arrival.event(receipt))
+        self.state = arrival.state or self.state
+        self.state.absorb(upload, message)
+        if arrival.state is not None:
+            self.database.checkpoint()  # the upload that was replaced is in no file any more
+        due = len(self.aggregator.absorbed) % self.settings.snapshot_every == 0
+        if due or arrival.state is not None:
+            with self.tolerating_a_full_disk("snapshot"):  # a restart only takes longer
+                self.snapshot()
+
+    @contextmanager
+    def tolerating_a_full_disk(self, what: str) -> Iterator[None]:
+        """Log that something was not written, which can be made again. Nothing is raised."""
+        try:
+            yield
+        except OSError as reason:
+            log.error("%s not written: %s", what, reason)
+
+    def snapshot(self) -> None:
+        """Write the state to a file. It only makes a restart faster."""
+        self.state.save(self.folder)
+
+    def _rebuild(self, without: UploadId | None = None) -> State:
+        """The state of the accepted uploads, or of all but one."""
+        uploads = [u for u in self.database.uploads() if u.key != without]
+        return rebuild_state(self.database, uploads, self.folder, self.settings)
+
+
+@dataclass
+class Arrival:
+    """An envelope that arrived, and what is known about it after the checks so far."""
+
+    blob: bytes
+    verified: bool = False
+    """Whether the client in the envelope really sent it."""
+    released: bool = False
+    """Whether it comes from quarantine."""
+    envelope: Envelope | None = None
+    message: Summary | Mixture | None = None
+    """Only after every check."""
+    state: State | None = None
+    """For a revision: the state without the upload that it replaces."""
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """Client, task and digest, if the envelope could be opened."""
+        said = self.envelope and self.envelope.statement
+        return (*said.key, said.digest) if said else ("?", "?", "?")
+
+    def receipt(self, code: Code, reason: str = "") -> Receipt:
+        """The answer to it."""
+        return Receipt(code, *self.name, reason)
+
+    def event(self, receipt: Receipt) -> dict[str, object]:
+        """The fields of the upload in the event log."""
+        fields: dict[str, object] = {**receipt.fields(), "verified": self.verified}
+        fields |= {"bytes": len(self.blob), "rows": None, "classes": None, "members": 0}
+        if self.released:
+            fields["released"] = True
+        if self.message is not None and self.envelope is not None:
+            fields["rows"] = self.message.accounts.n_rows
+            fields["classes"] = list(zip(self.message.classes, self.message.counts, strict=True))
+            fields["members"] = len(self.envelope.statement.members)
+            fields["revision"] = self.envelope.statement.revision
+        return fields

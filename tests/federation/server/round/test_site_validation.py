@@ -1,0 +1,180 @@
+"""The gate without rows at the server: sites test a new head, and none outvotes the others."""
+
+import json
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Error, MessageType
+
+import fedran
+from fedran.core.errors import Refused
+from fedran.federation.flower.records import make_record
+from fedran.federation.flower.serverapp import FlowerNetwork
+from fedran.federation.protocol.class_counts import count_correct, counts_to_json
+from fedran.federation.server.head.head import update_head
+from fedran.federation.server.round import site_validation
+from fedran.federation.server.round.messenger import Messenger
+from fedran.federation.server.round.site_validation import SiteValidation
+from helpers.federation.fleet import Fleet, Site, heads
+from helpers.federation.flower_messages import blobs_of, fields_of
+from helpers.federation.gated import PHI, flipped, gated_sites, honest, rows, send, store_of
+
+CLASSES = (0, 1, 2, 3, 4)
+
+
+class Examiner:
+    """A site with validation rows of its own."""
+
+    def __init__(self, client, n=60):
+        self.client, self.rows = client, rows(sum(map(ord, client)), CLASSES, n)
+
+    def __call__(self, message):
+        assert message.metadata.message_type == MessageType.EVALUATE
+        fields, counts = fields_of(message), {}
+        for name, blob in blobs_of(message).items():
+            head = fedran.decode(blob)
+            said = fields["earlier"], fields["tested"]
+            found = count_correct(head.scores(PHI(self.rows.X)), head.classes, self.rows.y, *said)
+            counts[name] = self.tell(head, counts_to_json(found))
+        return make_record({"client": self.client, "counts": counts}, {})
+
+    def tell(self, head, counts):
+        return counts
+
+
+class Liar(Examiner):
+    """Says that it has a million rows of every class, and that the head is always right."""
+
+    def tell(self, head, counts):
+        return [[label, 10**6, 10**6, 10**6] for label, *_ in counts]
+
+
+class Moody(Examiner):
+    """Has other rows for every head."""
+
+    calls = 0
+
+    def tell(self, head, counts):
+        self.calls += 1
+        return [[label, n + self.calls, 0, 0] for label, n, *_ in counts]
+
+
+@pytest.fixture(scope="module")
+def sites():
+    return gated_sites()
+
+
+@pytest.fixture
+def store(sites, tmp_path, monkeypatch):
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(site_validation, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(site_validation, "TEST_SECONDS", 0.3)
+    found = store_of(sites, tmp_path / "state")
+    yield found
+    found.close()
+
+
+def validation(store, **others):
+    """The validation of all sites; some may be replaced."""
+    made = {f"site-{i}": Examiner(f"site-{i}") for i in range(1, 6)} | {
+        name.replace("_", "-"): node for name, node in others.items()
+    }
+    nodes = {n: made[name] for n, name in enumerate(made, 11)}
+    clients = dict(zip(nodes, made, strict=True))
+    uploads = store.database.uploads()
+    messenger = Messenger(FlowerNetwork(Fleet(nodes)))
+    return SiteValidation(messenger, clients, CLASSES, uploads, lambda *_: None)
+
+
+def in_service(store, task, **others):
+    blob, _ = update_head(store, validation(store, **others), task, 2.0)
+    return blob
+
+
+def held(store):
+    return [e for e in store.events.read() if e["event"] == "held"]
+
+
+def test_honest_tasks_go_into_service_with_an_accuracy(store, sites):
+    for task, classes in (("may", (0, 1)), ("june", (2, 3)), ("july", (4,))):
+        honest(store, sites, task, classes, range(1, 6))
+        assert fedran.decode(in_service(store, task)).classes[-1] == classes[-1]
+    assert held(store) == []
+    assert all(0.8 < head.accuracy <= 1 for head in store.database.heads())
+
+
+@pytest.mark.parametrize("how", [Examiner, Liar, Moody])
+def test_a_ruined_head_is_held_back_and_the_upload_named(how, store, sites):
+    """Also if the site that ruined it reports that all is well."""
+    honest(store, sites, "may", (0, 1), range(1, 6))
+    first = in_service(store, "may")
+    honest(store, sites, "june", (2, 3))
+    assert send(store, sites, "site-5", "june", flipped(rows(7, (0, 1), 30), 0, 1), times=4)
+    assert in_service(store, "june", site_5=how("site-5")) == first
+    (event,) = held(store)
+    assert "accuracy on the classes of task may falls from" in event["reason"]
+    assert "as site-1, site-2, site-3, site-4" in event["reason"]
+    assert event["uploads"][0][:2] == ["site-5", "june"]
+
+
+def test_a_site_that_claims_a_fall_is_named(store, sites):
+    honest(store, sites, "may", (0, 1), range(1, 6))
+    first = in_service(store, "may")
+    honest(store, sites, "june", (2, 3), range(1, 6))
+    alarm = Examiner("site-3")
+    alarm.tell = lambda head, counts: [
+        [c, n, 0 if 2 in head.classes else n, 0 if 2 in head.classes else n] for c, n, *_ in counts
+    ]
+    assert in_service(store, "june", site_3=alarm) == first
+    (event,) = held(store)
+    assert ", as site-3 report" in event["reason"]
+    assert event["uploads"] == []
+
+
+@pytest.mark.parametrize("answer", [None, Error(1, "x"), make_record({"counts": {}}, {})])
+def test_heads_are_not_held_by_sites_that_do_not_answer(answer, store, sites, caplog):
+    honest(store, sites, "may", (0, 1), range(1, 6))
+    silent = {f"site_{i}": lambda _: answer for i in range(1, 6)}
+    assert in_service(store, "may", **silent)
+    assert store.database.heads()[0].accuracy is None
+    assert held(store) == []
+
+
+def test_a_node_of_another_site_is_not_counted(store, sites):
+    honest(store, sites, "may", (0, 1), range(1, 6))
+    asked = validation(store)
+
+    def wrong(node, client):
+        raise Refused("client", "another", client)
+
+    asked.check_owner = wrong
+    assert asked.counts([store.solve()], ()) == [{}]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_round_asks_the_sites_that_have_validation_rows(asked, server, sites, monkeypatch):
+    monkeypatch.setattr(site_validation, "POLL_SECONDS", 0.01)
+    tests = []
+
+    class Validating(Site):
+        def __call__(self, message):
+            if message.metadata.message_type != MessageType.EVALUATE:
+                body = super().__call__(message)
+                fields = {**json.loads(body["fields"]["json"]), "validated": [0, 1]}
+                return make_record(fields, {n: a.data for n, a in body["blobs"].items()})
+            tests.append(self.client)
+            names = blobs_of(message)
+            counts = {name: [[0, 4, 3, 3], [1, 4, 3, 3]] for name in names}
+            return make_record({"client": self.client, "counts": counts}, {})
+
+    nodes = {11: Validating("site-1", sites.envelope("site-1", "may"))}
+    nodes |= {12: Validating("site-2", sites.envelope("site-2", "may"))}
+    nodes |= {13: Site("site-3", sites.envelope("site-3", "may"))}
+    server("may", nodes, site_validation=asked)
+    assert heads(server)[0].accuracy == (0.75 if asked else None)
+    assert set(tests) == ({"site-1", "site-2"} if asked else set())

@@ -1,0 +1,189 @@
+"""Which uploads the store accepts, quarantines and refuses."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+import fedran
+from fedran.core.errors import Refused
+from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.protocol.receipts import Code
+from fedran.federation.server.store import store as module
+from helpers.federation.made_federation import PHI, M, Sites, same_state, upload
+
+
+@pytest.fixture(scope="module")
+def sites():
+    return Sites("site-1", "site-2", "site-3")
+
+
+def outcomes(store, *blobs):
+    return [store.receive(b).outcome for b in blobs]
+
+
+def test_the_same_upload_counts_once(sites, store):
+    blob = sites.envelope("site-1", "may")
+    assert outcomes(store, blob, blob, blob) == ["accepted", "duplicate", "duplicate"]
+    assert list(store.aggregator.absorbed) == [("site-1", "may")]
+    assert store.database.count() == 1
+
+
+def test_the_head_equals_one_solve_over_all_summaries(sites, store):
+    plain = fedran.Aggregator(M, fingerprint=PHI.fingerprint)
+    keys = ("site-1", "may"), ("site-2", "may"), ("site-1", "june")
+    for seed, (client, task) in enumerate(keys):
+        data = upload(seed, classes=(0, 1) if task == "may" else (2, 3))
+        assert store.receive(sites.envelope(client, task, data)).settled
+        plain.absorb(fedran.decode(data), client=client, task=task)
+    assert store.solve().classes == (0, 1, 2, 3)
+    assert (store.solve().weights == plain.solve().weights).all()
+
+
+REFUSED = [
+    ("wrong key", {"key": "other"}, "signature: expected a signature by the key of site-1"),
+    ("another federation", {"federation": "elsewhere"}, "federation: expected trial"),
+    ("other features", {"fingerprint": "0" * 64}, "backbone or feature map differs"),
+]
+
+
+@pytest.mark.parametrize(("_", "changes", "words"), REFUSED, ids=[r[0] for r in REFUSED])
+def test_a_refused_upload_leaves_no_trace(_, changes, words, sites, store):
+    store.receive(sites.envelope("site-2", "may"))
+    before = store.database.count()
+    if "key" in changes:
+        changes = {"key": SiteKey.generate()}
+    receipt = store.receive(sites.envelope("site-1", "may", **changes))
+    assert (receipt.outcome, receipt.client) == ("refused", "site-1")
+    assert words in receipt.reason
+    assert not receipt.settled
+    assert list(store.aggregator.absorbed) == [("site-2", "may")]
+    assert store.database.count() == before
+
+
+def test_an_envelope_cannot_be_replayed_elsewhere(sites, store, tmp_path):
+    """The signature covers the task and the federation."""
+    first = open_envelope(sites.envelope("site-1", "may"))
+    moved = replace(first, statement=replace(first.statement, task="june")).to_bytes()
+    assert "signature" in store.receive(moved).reason
+    other = sites.store(tmp_path / "other", federation="second")
+    assert "federation: expected second" in other.receive(first.to_bytes()).reason
+    claimed = replace(first, statement=replace(first.statement, federation="second")).to_bytes()
+    assert "signature" in other.receive(claimed).reason
+    other.close()
+
+
+def test_a_different_upload_for_a_known_key_is_refused(sites, store):
+    store.receive(sites.envelope("site-1", "may", upload(1)))
+    receipt = store.receive(sites.envelope("site-1", "may", upload(2)))
+    assert receipt.outcome == "refused"
+    assert "already accepted for site-1, may" in receipt.reason
+    assert store.database.count() == 1
+
+
+@pytest.mark.parametrize("blob", [b"", b"x" * 100, b"\x00" * 5000])
+def test_random_bytes_are_refused(blob, store):
+    assert store.receive(blob).outcome == "refused"
+
+
+def test_a_signed_envelope_with_a_damaged_summary_is_refused(sites, store):
+    data = bytearray(upload(1))
+    data[-3] ^= 1
+    receipt = store.receive(sites.envelope("site-1", "may", bytes(data)))
+    assert receipt.outcome == "refused"
+    assert store.database.count() == 0
+
+
+def test_labels_outside_the_announced_classes_are_refused(sites, tmp_path):
+    store = sites.store(tmp_path / "s", classes=[0, 1])
+    assert store.receive(sites.envelope("site-1", "may", upload(1))).outcome == "accepted"
+    strange = store.receive(sites.envelope("site-2", "may", upload(1, classes=(1, 7))))
+    assert "labels of this federation, got 7" in strange.reason
+    store.close()
+
+
+def test_an_upload_of_unusual_energy_waits_in_quarantine_for_a_person(sites, store, tmp_path):
+    store.receive(sites.envelope("site-1", "may"))
+    loud = sites.envelope("site-2", "may", upload(2, scale=20.0))
+    receipt = store.receive(loud)
+    assert receipt.outcome == "quarantined"
+    assert receipt.settled
+    assert "times the other sites' median" in receipt.reason
+    assert store.receive(loud).outcome == "quarantined"
+    other = sites.envelope("site-2", "may", upload(3, scale=20.0))
+    assert store.receive(other).outcome == "quarantined"  # it replaces the first one
+    assert store.receive(loud).outcome == "quarantined"
+    assert store.database.count() == 1
+    assert len(store.database.sql.execute("SELECT * FROM envelopes").fetchall()) == 2
+    assert store.accept("site-2", "may").outcome == "accepted"
+    assert store.receive(loud).outcome == "duplicate"
+    with pytest.raises(Refused, match="an upload in quarantine"):
+        store.accept("site-2", "may")
+    again = sites.store(tmp_path / "state")
+    assert same_state(again, store)
+    again.close()
+
+
+def test_no_rows_count_twice_directly_and_in_secure_sums(sites, store):
+    store.receive(sites.envelope("site-3", "may"))
+    both = ["site-1", "site-2"]
+    assert store.receive(sites.secure_sum(1, "may", both)).outcome == "accepted"
+    assert "in a sum of cohort-1" in store.receive(sites.envelope("site-1", "may")).reason
+    assert "in a sum of cohort-1" in store.receive(sites.secure_sum(2, "may", both[:1])).reason
+    assert "directly" in store.receive(sites.secure_sum(3, "may", ["site-3"])).reason
+    assert store.receive(sites.secure_sum(1, "june", both)).outcome == "accepted"
+
+
+def test_only_the_server_can_sign_a_sum_of_other_sites(sites, store):
+    forged = sites.secure_sum(1, "may", ["site-2"], key=sites.keys["site-1"])
+    assert store.receive(forged).code == Code.BAD_SIGNATURE
+    honest = open_envelope(sites.envelope("site-1", "may"))
+    claim = replace(honest.statement, members=(("site-2", "may"),))
+    signed = replace(honest, statement=claim, signature=sites.keys["site-1"].sign(claim))
+    assert store.receive(signed.to_bytes()).code == Code.FOREIGN_MEMBERS
+    assert (store.database.count(), store.state.covered) == (0, {})
+    assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
+
+
+def test_a_secure_sum_ends_when_a_member_is_forgotten(sites, store):
+    store.receive(sites.envelope("site-1", "june"))
+    kept = store.receive(sites.secure_sum(1, "june", ["site-2"]))
+    for number, sum_of in ((1, ["site-1", "site-2"]), (2, ["site-3"])):
+        store.receive(sites.secure_sum(number, "may", sum_of))
+    loud = sites.secure_sum(3, "july", ["site-3", "site-1"], upload(2, scale=30.0))
+    assert store.receive(loud).code == Code.QUARANTINED
+    found = store.forget("site-1", None, "me", SiteKey.generate())
+    assert [u.key for u in found.sums] == [("cohort-1", "may")]
+    assert {(t.client, t.task) for t in found.tombstones} == {("site-1", "may"), ("site-1", "june")}
+    assert {u.key for u in store.database.uploads()} == {("cohort-1", "june"), ("cohort-2", "may")}
+    assert kept.settled
+    again = store.receive(sites.secure_sum(4, "may", ["site-1", "site-2"]))
+    assert again.code == Code.FORGOTTEN
+    assert store.receive(sites.secure_sum(5, "may", ["site-2"])).code == Code.ACCEPTED
+
+
+def test_rows_that_are_all_zero_are_refused(sites, store):
+    assert "all zero" in store.receive(sites.envelope("site-1", "may", upload(1, scale=0.0))).reason
+
+
+def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeypatch, caplog):
+    monkeypatch.setattr(module, "why_unusual", lambda *_: 1 / 0)
+    receipt = store.receive(sites.envelope("site-1", "may"))
+    assert (receipt.code, receipt.reason[:8]) == (Code.SERVER_ERROR, "an error")
+    assert "ZeroDivisionError" in caplog.text
+    assert store.database.count() == 0
+
+
+def test_rows_with_hardly_any_energy_are_quarantined(sites, store):
+    """The ridge follows the mean row energy: one site with many such rows would remove it."""
+    for n in range(3):
+        assert store.receive(sites.envelope("site-1", f"task-{n}")).outcome == "accepted"
+    before = store.solve().diagnosis.lam
+    tiny = fedran.decode(upload(7, scale=1e-3))
+    many = replace(tiny, accounts=replace(tiny.accounts, n_rows=100), digest=None)
+    receipt = store.receive(sites.envelope("site-2", "may", fedran.encode(many)))
+    assert receipt.outcome == "quarantined"
+    assert "times the other sites' median" in receipt.reason
+    assert store.solve().diagnosis.lam == before
