@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedran.federation.flower import control
-from fedran.federation.ops.nodes import LONGEST_WAIT, NodeRegistry, _free_key
+from fedran.federation.ops.nodes import NodeRegistry, _free_key
 from fedran.federation.protocol.keys import make_node_key
+from fedran.federation.protocol.limits import LONGEST_WAIT_UPDATES
 from fedran.federation.server.settings import APP, ServerPaths
 from fedran.federation.server.store.database import Database
 
@@ -340,7 +341,7 @@ def test_a_node_that_was_away_for_long_is_asked_at_once(three, place, link):
     serve(place, "1", "2")
     updates_with_a_run(three, link, 12)
     link.nodes["3"]["status"] = "offline"
-    assert updates_with_a_run(three, link, LONGEST_WAIT) == []
+    assert updates_with_a_run(three, link, LONGEST_WAIT_UPDATES) == []
     link.nodes["3"]["status"] = "online"
     assert updates_with_a_run(three, link, 1) == [0]
 

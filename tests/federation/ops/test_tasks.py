@@ -10,14 +10,9 @@ from fedran.cli.main import run as cli
 from fedran.core.errors import Refused
 from fedran.federation.flower import control, programs
 from fedran.federation.ops import tasks
-from fedran.federation.ops.tasks import (
-    MAX_RUNS,
-    RunFailed,
-    ServerNotRunning,
-    TaskInProgress,
-    run_task,
-)
+from fedran.federation.ops.tasks import RunFailed, ServerNotRunning, TaskInProgress, run_task
 from fedran.federation.protocol.identity import SiteKey, Statement
+from fedran.federation.protocol.limits import MAX_RUNS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.roster import Roster

@@ -94,7 +94,7 @@ def test_only_the_owner_can_read_the_log(logger, tmp_path):
 
 
 def test_a_large_log_file_is_rotated(logger, tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "ROTATE_BYTES", 100)
+    monkeypatch.setattr(logs, "MAX_LOG_BYTES", 100)
     path = log_to(tmp_path)
     logger.info("old %s", "x" * 100)
     log_to(tmp_path)

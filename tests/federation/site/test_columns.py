@@ -15,7 +15,8 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import MAX_COLUMN_NAMES, Offer, open_envelope
+from fedran.federation.protocol.limits import MAX_COLUMN_NAMES
+from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.secure.masking.contribution import Content
 from fedran.federation.secure.site.participant import make_contribution
 from fedran.federation.server.head.gate import ValidationSet

@@ -42,6 +42,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from fedran.core.errors import Refused, printable
 from fedran.federation.flower.private import replace_steps
 from fedran.federation.protocol.configuration import load_settings
+from fedran.federation.protocol.limits import MAX_APP_BYTES, POLL_SECONDS
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.site.settings import ALARMS, SitePaths, SiteSettings
 
@@ -51,13 +52,11 @@ server_task = import_module("flwr.superlink.runtime.run_serverapp")
 """Flower's package has a function of the same name as this module."""
 CLAIM = "/flwr.proto.Runtime/AcquireTask"
 """The one call that needs the secret. Its answer contains a token for all others."""
-POLL_SECONDS = 1.0
 COMPONENTS = {
     "serverapp": "fedran.federation.flower.serverapp:app",
     "clientapp": "fedran.federation.flower.clientapp:app",
 }
 """What our app names. It contains no code."""
-MAX_APP_BYTES = 2**20
 
 
 def check_app(fab: bytes) -> None:

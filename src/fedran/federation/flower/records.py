@@ -9,11 +9,9 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedran.core.errors import Refused
-from fedran.federation.protocol.messages import MAX_BLOBS
+from fedran.federation.protocol.limits import MAX_BLOBS, MAX_JSON
 
 RAW = "fedran.bytes"
-MAX_JSON = 2**20
-"""Characters of the fields of one message."""
 
 
 def make_record(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RecordDict:

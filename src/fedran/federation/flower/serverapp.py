@@ -20,6 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedran.core.errors import Refused, check_id
 from fedran.federation.flower.records import make_record, read_record
 from fedran.federation.protocol.configuration import load_settings
+from fedran.federation.protocol.limits import LOCK_TIMEOUT
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Question
 from fedran.federation.secure.server.secure_round import SecureRound
@@ -30,8 +31,6 @@ from fedran.federation.server.settings import WITHOUT_KEYS, ServerSettings
 from fedran.federation.server.store.store import locked_store
 
 VARIABLE = "FEDRAN_SERVER"
-LOCK_TIMEOUT = 600.0
-"""Seconds to wait until another run, or `fedran federation accept`, releases the store."""
 MESSAGE_TYPES = {
     Question.OFFER: MessageType.TRAIN,
     Question.VALIDATE: MessageType.EVALUATE,

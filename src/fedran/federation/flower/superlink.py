@@ -31,6 +31,7 @@ from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 
 from fedran.core.errors import shortened
 from fedran.federation.flower.private import replace_steps
+from fedran.federation.protocol.limits import ALARM_SECONDS
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.server.settings import OWNER, REFUSED_REQUESTS
 from fedran.wire.files import read_json_object, write_atomically
@@ -43,8 +44,6 @@ LOGIN = {
     f"{CONTROL}{name}" for name in ("get-login-details", "get-auth-tokens", "refresh-auth-tokens")
 }
 """Its routes that need no secret. They give none, because there is no login."""
-ALARM_SECONDS = 60.0
-"""Least time between two alarms, because every request can cause one."""
 
 
 class OwnerOnly(NoOpControlAuthnPlugin):  # type: ignore[misc]

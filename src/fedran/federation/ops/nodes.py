@@ -15,12 +15,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedran.core.errors import Refused
 from fedran.federation.flower import control
 from fedran.federation.protocol.keys import load_node_key
+from fedran.federation.protocol.limits import LONGEST_WAIT_UPDATES
 from fedran.federation.server.settings import APP, ServerPaths
 from fedran.federation.server.store.database import Database
 
 log = logging.getLogger(__name__)
-LONGEST_WAIT = 8
-"""Updates until a node that did not accept the newest head is asked again: 2, 4, then this many."""
 
 
 class NodeRegistry:
@@ -158,7 +157,7 @@ class NodeRegistry:
         for node in {n.node_id for n in nodes if n.status == "online"} - current:
             again, wait = self.asked.get(node, (0, 2))
             if self.updates >= again:
-                self.asked[node] = self.updates + wait, min(2 * wait, LONGEST_WAIT)
+                self.asked[node] = self.updates + wait, min(2 * wait, LONGEST_WAIT_UPDATES)
                 due += 1
         if due:
             log.info("sending the newest head to connected sites that lack it: %d", due)

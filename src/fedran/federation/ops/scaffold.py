@@ -21,14 +21,14 @@ from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment, add_site
 from fedran.federation.protocol.configuration import check_address
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.keys import days_left, make_certificates, make_node_key
-from fedran.federation.protocol.messages import MAX_COLUMNS, FeatureSource, Privacy
+from fedran.federation.protocol.limits import MAX_COLUMNS, MAX_TRIAL_SITES
+from fedran.federation.protocol.messages import FeatureSource, Privacy
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.site.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.wire.files import write_atomically
 
-MAX_SITES = 1000
 VALIDATION = "validation.npz"
 _SERVER_COMMENTS = {
     "federation": "",
@@ -117,8 +117,8 @@ def make_federation(
     sample, features = features is None, features or _SAMPLE
     privacy, classes = settings.get("privacy", "none"), settings.pop("classes", None)
     least = 1 if privacy == "none" else ServerSettings.min_sites
-    if not 0 <= n_sites <= MAX_SITES:
-        raise ValueError(f"sites: expected from 0 to {MAX_SITES}, got {n_sites}")
+    if not 0 <= n_sites <= MAX_TRIAL_SITES:
+        raise ValueError(f"sites: expected from 0 to {MAX_TRIAL_SITES}, got {n_sites}")
     if 0 < n_sites < least:
         raise ValueError(f"sites: a secure sum needs at least {least}, got {n_sites}")
     if sample and classes:

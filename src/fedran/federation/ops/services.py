@@ -22,7 +22,14 @@ from typing import Any
 from fedran.federation.flower import control, programs
 from fedran.federation.ops.nodes import NodeRegistry
 from fedran.federation.ops.supervisor import Command, SupervisedProcess
-from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
+from fedran.federation.protocol.connection import certificate_expiry, why_unreachable
+from fedran.federation.protocol.limits import (
+    EXPIRY_SECONDS,
+    SETTLE_SECONDS,
+    START_SECONDS,
+    START_SECONDS_PER_SITE,
+    WARN_DAYS,
+)
 from fedran.federation.protocol.lockfile import (
     lock_holder,
     locked,
@@ -37,12 +44,6 @@ from fedran.federation.site.settings import CONNECTION, SitePaths, local_sites
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
-EXPIRY_SECONDS = 86400.0
-"""Time between two checks for certificates that expire soon."""
-SETTLE_SECONDS = 5.0
-"""A SuperNode that the server does not admit ends within this time."""
-START_SECONDS, START_SECONDS_PER_SITE = 120.0, 8.0
-"""Time limit for the server, and then for the sites. Each is several processes on this machine."""
 
 
 class AddressInUse(OSError):

@@ -17,14 +17,11 @@ from typing import IO
 
 import psutil
 
+from fedran.federation.protocol.limits import HEALTHY_SECONDS, MAX_LOG_BYTES, MAX_RESTART_DELAY
+
 log = logging.getLogger(__name__)
 Command = tuple[list[str], dict[str, str]]
 """Arguments and environment."""
-MAX_RESTART_DELAY = 60.0
-HEALTHY_SECONDS = 30.0
-"""A program that ran this long is healthy: its next restart is quick again."""
-MAX_LOG_BYTES = 5 * 2**20
-"""Size at which the log of a program's output is rotated. One old file is kept."""
 MARKER = "FEDRAN_SUPERVISED"
 """Environment variable with a random value per start. All processes of a program inherit it, so
 that they are recognised after a restart of the supervisor, when process ids may be reused."""

@@ -18,6 +18,7 @@ from fedran.core.errors import MissingExtra, check_id
 from fedran.federation.flower import control, programs
 from fedran.federation.flower.control import FlowerRun
 from fedran.federation.ops.supervisor import SupervisedProcess
+from fedran.federation.protocol.limits import EXTRA_SECONDS, MAX_RUNS, POLL_SECONDS, START_SECONDS
 from fedran.federation.protocol.lockfile import lock_holder, locked, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
@@ -28,14 +29,6 @@ from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 from fedran.federation.site.settings import local_sites
 from fedran.wire.sizes import human_bytes
-
-MAX_RUNS = 4
-"""Runs of one task until it counts as failed."""
-POLL_SECONDS = 1.0
-EXTRA_SECONDS = 900.0
-"""Time beyond a task's deadline for starting, waiting for another run, solving and sending."""
-START_SECONDS = 120.0
-"""Time limit for the start of a SuperLink."""
 
 
 class ServerNotRunning(OSError):

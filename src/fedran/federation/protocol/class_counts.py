@@ -16,12 +16,9 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
-from fedran.federation.protocol.messages import MAX_CLASSES, read_labels
+from fedran.federation.protocol.limits import MAX_CLASSES, MAX_ROWS
+from fedran.federation.protocol.messages import read_labels
 from fedran.wire.validation import Header
-
-MAX_HEADS = 9
-"""Heads that a site tests for one message."""
-MAX_ROWS = 10**9
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,6 @@ from cryptography import x509
 
 from fedran.federation.protocol.configuration import check_address
 
-WARN_DAYS = 30.0
-"""Days before the expiry of a certificate from which on there are warnings."""
-
 CERTIFICATE_REMEDY = (
     "ask the server's owner for ca.crt again, or for a certificate with this name "
     "(`fedran federation renew --host NAME`)"

@@ -28,10 +28,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedran.core.errors import Refused
 from fedran.federation.protocol.configuration import is_host
 from fedran.federation.protocol.identity import check_private, write_private
+from fedran.federation.protocol.limits import AUTHORITY_DAYS, MAX_LINE, SERVER_DAYS
 from fedran.wire.files import write_atomically
 
-AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
-NODE_KEY, MAX_LINE = "a line such as ecdsa-sha2-nistp384 AAAA...", 1000
+NODE_KEY = "a line such as ecdsa-sha2-nistp384 AAAA..."
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 

@@ -9,9 +9,9 @@ from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 from fedran.core.errors import printable
+from fedran.federation.protocol.limits import MAX_LOG_BYTES
 
 LINE = "%(asctime)s %(levelname)s %(message)s"
-ROTATE_BYTES = 5 * 2**20
 
 
 class _OneLineFormatter(logging.Formatter):
@@ -30,7 +30,7 @@ def log_to(folder: Path) -> Path:
     """Send the log of this process to the folder's file. A large file is rotated first."""
     path = log_file(folder)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.is_file() and path.stat().st_size > ROTATE_BYTES:
+    if path.is_file() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_suffix(".log.1"))
     logger = logging.getLogger("fedran")
     for old in [h for h in logger.handlers if isinstance(h, WatchedFileHandler)]:

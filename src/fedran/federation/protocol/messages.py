@@ -20,30 +20,27 @@ from fedran.core.labels import MAX_LENGTH, Label
 from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import SiteKey, Statement
+from fedran.federation.protocol.limits import (
+    MAX_BUDGET,
+    MAX_CLASSES,
+    MAX_COLUMN_NAMES,
+    MAX_COLUMNS,
+    MAX_EARLIER,
+    MAX_GROUP_SIZE,
+    MAX_MEMBERS,
+    MAX_REVISION,
+    MAX_SETTLED,
+    MAX_SOURCE_FIELDS,
+    MAX_SUMS,
+    MAX_WIDTH,
+)
 from fedran.wire.codec import decode_message
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
 
-MAX_BLOBS = 256
-"""Blobs in one message."""
-MAX_BUDGET = 2**29
-"""SQLite, which stores uploads, has a limit of 10^9 bytes per value."""
-MAX_WIDTH = 2**17
-MAX_SOURCE_FIELDS = 16
-MAX_EARLIER = 100
-MAX_CLASSES = 2000
-"""Labels in an offer. A longer list is left out."""
 PROTOCOL = 1
 """Version of the messages. It changes when a field changes its meaning; new fields are ignored by
 programs that do not know them."""
-MAX_COLUMNS, MAX_COLUMN_NAMES = 10_000, 2**18
-"""Columns in a list of their names, and characters of all names."""
-MAX_SETTLED = 5000
-MAX_SUMS = 1_000_000
-"""Largest number of a secure sum of a task."""
-MAX_REVISION = 1000
-MAX_MEMBERS = 10_000
-MAX_GROUP_SIZE = 10**6
 ENVELOPE = "envelope"
 MessageKind = Literal["summary", "mixture"]
 """What sites send."""

@@ -14,19 +14,27 @@ from fedran.core.labels import Label, canonical, ordered
 from fedran.core.private.sketch_sums import section_sizes, sketch_width
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.configuration import is_address, is_id, load_settings
-from fedran.federation.protocol.messages import (
+from fedran.federation.protocol.limits import (
+    ANSWER_BYTES,
+    ENVELOPE_BYTES,
+    LEAST_LIMIT,
     MAX_BUDGET,
     MAX_CLASSES,
     MAX_GROUP_SIZE,
+    MAX_NUMBERS,
+    MAX_ROWS,
+    MAX_SITES,
     MAX_WIDTH,
+)
+from fedran.federation.protocol.messages import (
     MessageKind,
     Offer,
     Privacy,
     check_columns,
     check_source,
 )
-from fedran.federation.secure.masking.attempt import MAX_LENGTH, MAX_SITES, helpers
-from fedran.federation.secure.masking.contribution import MAX_ROWS, Noise
+from fedran.federation.secure.masking.attempt import helpers
+from fedran.federation.secure.masking.contribution import Noise
 from fedran.settings import Settings, between
 from fedran.wire.validation import Limits
 
@@ -40,12 +48,6 @@ APP = "app.fab"
 """File in ``ServerPaths.flower``: our app as Flower packs it. It contains no code."""
 ROSTER, STATE = "roster.toml", "state"
 """File with the sites that may send, and folder of the store, in the server's folder."""
-LEAST_LIMIT = 64 * 2**20
-"""Limit on the bytes of an envelope, unless the budget is higher."""
-ENVELOPE_BYTES = 1024
-"""Room for the statement and the signature beside an upload."""
-ANSWER_BYTES = 2**16
-"""Room beside the masked vector in a site's answer."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +174,9 @@ class ServerSettings(Settings):
                 f'privacy = "{self.privacy}" needs kind = "cosine" or "hellinger", because rows '
                 "must have a bounded norm"
             )
-        if self._sum_length > MAX_LENGTH:
+        if self._sum_length > MAX_NUMBERS:
             raise ValueError(
-                f"a secure sum has at most {MAX_LENGTH:,} numbers, got {self._sum_length:,}; a "
+                f"a secure sum has at most {MAX_NUMBERS:,} numbers, got {self._sum_length:,}; a "
                 "smaller `sketch` needs fewer"
             )
         if self.message != "summary":

@@ -22,17 +22,16 @@ from fedran.core.labels import Label
 from fedran.core.solve.head import Head
 from fedran.federation.protocol.class_counts import counts_to_json
 from fedran.federation.protocol.configuration import load_settings
-from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.logs import log_to
-from fedran.federation.protocol.messages import (
+from fedran.federation.protocol.limits import (
     MAX_BLOBS,
     MAX_BUDGET,
     MAX_CLASSES,
     MAX_SETTLED,
-    PROTOCOL,
-    Offer,
-    Question,
+    MESSAGE_BYTES,
 )
+from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.logs import log_to
+from fedran.federation.protocol.messages import PROTOCOL, Offer, Question
 from fedran.federation.protocol.receipts import Code, read_receipts
 from fedran.federation.secure.masking.contribution import Content
 from fedran.federation.secure.site.participant import NoContribution, Participant, requests_of
@@ -47,9 +46,6 @@ from fedran.wire.files import write_atomically
 from fedran.wire.validation import DEFAULT_LIMITS
 
 VARIABLE = "FEDRAN_SITE"
-MESSAGE_BYTES = 16 * 2**20
-"""Limit on the envelopes in one message; a single larger one is sent alone. A site that was
-offline for months says that it has more, and the server asks again."""
 LIKELY_CAUSES = (
     "likely causes: features of another scale or backbone, rows that are counted twice, labels "
     "that are not named as at the other sites. Correct the data and run the task again: the site "

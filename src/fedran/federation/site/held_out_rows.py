@@ -21,7 +21,8 @@ from fedran.core.fingerprint import require_same
 from fedran.core.labels import Label, canonical
 from fedran.core.solve.head import Head
 from fedran.data.rows import Rows, read_rows
-from fedran.federation.protocol.class_counts import MAX_HEADS, Counts, count_correct
+from fedran.federation.protocol.class_counts import Counts, count_correct
+from fedran.federation.protocol.limits import MAX_HEADS
 from fedran.federation.protocol.messages import Offer, read_labels
 from fedran.federation.site.settings import NAME_LABEL, SiteSettings
 from fedran.federation.site.upload import Site

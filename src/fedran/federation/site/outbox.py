@@ -11,14 +11,13 @@ from typing import Any
 
 from fedran.core.errors import Refused, check_id
 from fedran.core.labels import Label
+from fedran.federation.protocol.limits import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.wire.files import read_json_object, write_atomically
 from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
-FIRST_WAIT, LONGEST_WAIT = 60.0, 86400.0
-"""Seconds until a refused upload is sent again with an offer of another task. The wait doubles."""
 
 
 class Outbox:
@@ -118,7 +117,7 @@ class Outbox:
     def due(self, task: str) -> bool:
         """Whether a refused upload has waited long enough to be sent again."""
         first, last = self._refused_at(task)
-        wait = min(max(last - first, FIRST_WAIT), LONGEST_WAIT)
+        wait = min(max(last - first, FIRST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
         return not last or not last <= time.time() < last + wait
 
     def to_make(self, tasks: Iterable[str]) -> list[str]:

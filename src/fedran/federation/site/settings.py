@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from fedran.core.solve.head import Head
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.configuration import is_address, is_id, load_settings
-from fedran.federation.protocol.messages import MAX_BUDGET, MAX_WIDTH, Offer, Privacy, check_source
-from fedran.federation.secure.masking.attempt import MAX_SITES
+from fedran.federation.protocol.limits import MAX_BUDGET, MAX_SITES, MAX_WIDTH
+from fedran.federation.protocol.messages import Offer, Privacy, check_source
 from fedran.settings import Settings, between
 from fedran.wire.codec import decode
 

@@ -23,6 +23,7 @@ from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.limits import BATCH_ROWS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Offer, open_envelope, require_same_source, seal
 from fedran.federation.protocol.receipts import Code
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SCALE_ALIKE = "scale them alike at all sites, with one FederatedScaler (how-to: tabular data)"
-BATCH_ROWS = 512
-"""Rows whose random features are made at a time when not all of them fit into memory."""
 
 
 @dataclass(frozen=True)

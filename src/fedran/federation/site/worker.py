@@ -24,6 +24,7 @@ import psutil
 
 from fedran.core.errors import Refused, printable
 from fedran.federation.protocol.configuration import load_settings
+from fedran.federation.protocol.limits import GRACE_SECONDS, MAX_ANSWER
 from fedran.federation.protocol.lockfile import AlreadyRunning
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Offer
@@ -35,14 +36,10 @@ from fedran.federation.site.source import NoRows
 from fedran.federation.site.upload import Site
 
 log = logging.getLogger("fedran.federation.site.worker")
-MAX_ANSWER = 4096
-"""Bytes of an answer. A pipe can hold them even if nobody reads from it."""
 DONE, FAILED = "done: ", "failed: "
 """The start of every answer. Without it, the child ended before its work was done."""
 PATH = re.compile(r"(?<![\w.])(?:~?/|[A-Za-z]:\\)\S")
 """The start of an absolute path in a text."""
-GRACE_SECONDS = 5
-"""Seconds beyond the time limit after which the child ends even if the parent is gone."""
 
 
 class Problems(NamedTuple):

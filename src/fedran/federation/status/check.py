@@ -27,8 +27,16 @@ from fedran.core.solve.head import Head
 from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
 from fedran.federation.protocol.configuration import check_address
-from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry, why_unreachable
+from fedran.federation.protocol.connection import certificate_expiry, why_unreachable
 from fedran.federation.protocol.identity import SiteKey, check_private
+from fedran.federation.protocol.limits import (
+    LEAST_FREE,
+    LIKELY_SCALE,
+    MAX_SKEW,
+    POOR_SHARE,
+    SAMPLE_ROWS,
+    WARN_DAYS,
+)
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.messages import Offer, require_same_source
@@ -46,17 +54,6 @@ from fedran.federation.site.upload import SCALE_ALIKE, Site, checked_sign
 from fedran.federation.status.model import Finding
 from fedran.wire.files import read_json_object
 from fedran.wire.sizes import human_bytes, larger_than_rows, upload_bytes
-
-MAX_SKEW = 60.0
-"""Seconds between the clocks of site and server above which Flower drops messages."""
-LEAST_FREE = 2**30
-"""Bytes of free disk space below which there is a warning."""
-SCALE = 10.0
-"""Factor between the row energy of this site and of the others that is a likely mistake."""
-POOR = 0.5
-"""Share of the classifier's accuracy by chance above which it is not called poor."""
-SAMPLE = 2000
-"""Rows whose random features are computed."""
 
 
 def check_site(
@@ -317,12 +314,12 @@ def _scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
     """The energy of random features beside other sites', and what the newest head makes of them."""
     if not len(data.y):
         return
-    rows = np.linspace(0, len(data.y) - 1, min(len(data.y), SAMPLE)).astype(int)
+    rows = np.linspace(0, len(data.y) - 1, min(len(data.y), SAMPLE_ROWS)).astype(int)
     H = np.asarray(offer.features()(data.X[rows]), np.float64)
     energy = float(np.mean(np.sum(H**2, axis=1)))
     if offer.message == "summary" and offer.row_energy > 0 and energy > 0:
         ratio = energy / offer.row_energy
-        if not 1 / SCALE <= ratio <= SCALE:
+        if not 1 / LIKELY_SCALE <= ratio <= LIKELY_SCALE:
             text = f"the rows have {ratio:.3g} times the energy of other sites' rows"
             remedy = "are the features scaled in another way, or made by another backbone?"
             yield Finding("warning", text, remedy)
@@ -336,7 +333,7 @@ def _scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
         chance = max(Counter(y[i] for i in known).values()) / len(known)
         text = f"the newest classifier recognises {share:.0%} of the rows of known classes"
         remedy = "are labels swapped, or the features made in another way?"
-        yield _judged(share >= POOR * chance, "warning", text, remedy)
+        yield _judged(share >= POOR_SHARE * chance, "warning", text, remedy)
 
 
 def _size(site: Site, data: Rows, offer: Offer) -> Iterator[Finding]:

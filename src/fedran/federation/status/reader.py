@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fedran.core.labels import similar_labels
-from fedran.federation.protocol.connection import WARN_DAYS, certificate_expiry
+from fedran.federation.protocol.connection import certificate_expiry
+from fedran.federation.protocol.limits import LATE_SECONDS, SHOWN_HEADS, SHOWN_PROBLEMS, WARN_DAYS
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.server.budget import over_budget, spent
@@ -38,11 +39,6 @@ from fedran.federation.status.model import (
 )
 from fedran.wire.files import folder_bytes, read_json_object
 
-GRACE = 60.0
-"""Seconds by which the server's next record of Flower's state may be late."""
-MAX_PROBLEMS = 200
-MAX_HEADS = 200
-
 
 class Reader:
     """Reads the state of one federation, as often as needed; never writes."""
@@ -60,7 +56,7 @@ class Reader:
         if active is None:  # a run may have started between the two reads
             active = lock_holder(self.state)
         running = lock_holder(self.folder / "log") is not None
-        oldest = now - (self.settings.catch_up or 3600.0) - GRACE if running else math.inf
+        oldest = now - (self.settings.catch_up or 3600.0) - LATE_SECONDS if running else math.inf
         connections = Connections.read(stored.flower, oldest, stored.seen)
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
         findings += self._warnings(now, connections, expires)
@@ -96,11 +92,11 @@ class Reader:
             payload=sum(site.payload for site in stored.by_site.values()),
             transport=sum(run.received + run.sent for run in stored.runs),
             head=stored.heads[-1] if stored.heads and stored.records else None,
-            history=stored.heads[-MAX_HEADS:],
+            history=stored.heads[-SHOWN_HEADS:],
             held=self._held(stored.held),
             tasks=[_task(stored, n, known.get(n), active, sums) for n in reversed(names)],
             quarantine=[self._quarantined(upload) for upload in stored.quarantine],
-            problems=list(reversed(stored.problems.values()))[:MAX_PROBLEMS],
+            problems=list(reversed(stored.problems.values()))[:SHOWN_PROBLEMS],
             roster=roster_fingerprint(roster or {}) if compared else "",
             cohorts=stored.cohorts,
             sums=sums,

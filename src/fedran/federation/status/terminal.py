@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fedran.core.errors import shortened
+from fedran.federation.protocol.limits import SHOWN_ITEMS, SHOWN_SITES
 from fedran.federation.status.format import (
     NOTHING,
     format_age,
@@ -22,11 +23,6 @@ from fedran.federation.status.format import (
     format_uploads,
 )
 from fedran.federation.status.model import Classes, Outcome, Status, TaskStatus
-
-MAX_SITES = 60
-"""Sites that are listed. The rest is counted."""
-MAX_SHOWN = 8
-"""Classes per site or upload, and problems, that are listed. The rest is counted."""
 
 
 def print_status(status: Status, console: Console) -> None:
@@ -59,9 +55,9 @@ def print_status(status: Status, console: Console) -> None:
     problems = [found for found in status.problems if found.state != "quarantined"]
     if problems:
         console.print("\n[bold]Not accepted[/]")
-        _print_outcomes(problems[:MAX_SHOWN], status.at, console)
-    if len(problems) > MAX_SHOWN:
-        console.print(f"  and {len(problems) - MAX_SHOWN} more; --json prints all")
+        _print_outcomes(problems[:SHOWN_ITEMS], status.at, console)
+    if len(problems) > SHOWN_ITEMS:
+        console.print(f"  and {len(problems) - SHOWN_ITEMS} more; --json prints all")
 
 
 def _overview(status: Status) -> list[str]:
@@ -180,7 +176,7 @@ def _print_sites(status: Status, console: Console) -> None:
     measured = any(site.gain is not None for site in status.sites)
     right = ("uploads", "bytes", "rows", *(["gain"] if measured else ()))
     table = _table("site", "connected", "last seen", "newest task", right=right)
-    sites = sorted(status.sites, key=lambda site: -(site.gain or 0.0))[:MAX_SITES]
+    sites = sorted(status.sites, key=lambda site: -(site.gain or 0.0))[:SHOWN_SITES]
     cohorts = {cohort.client for cohort in status.cohorts}
     for site in sites:
         outside = "cohort" if site.client in cohorts else "not in roster"
@@ -197,8 +193,8 @@ def _print_sites(status: Status, console: Console) -> None:
         )
     console.print("\n[bold]Sites[/]")
     console.print(table if sites else "  no site is known; `fedran federation add` adds one")
-    if len(status.sites) > MAX_SITES:
-        console.print(f"  and {len(status.sites) - MAX_SITES} more; --json prints all")
+    if len(status.sites) > SHOWN_SITES:
+        console.print(f"  and {len(status.sites) - SHOWN_SITES} more; --json prints all")
     if measured:
         console.print("  gain: points of accuracy without the site. A large one names a liar.")
     if any(site.classes for site in sites):
@@ -209,7 +205,7 @@ def _print_sites(status: Status, console: Console) -> None:
 
 
 def _classes(classes: Classes) -> str:
-    return escape(shortened([f"{format_label(c)} ({n:,})" for c, n in classes], MAX_SHOWN))
+    return escape(shortened([f"{format_label(c)} ({n:,})" for c, n in classes], SHOWN_ITEMS))
 
 
 def _print_indented(markup: str, console: Console) -> None:

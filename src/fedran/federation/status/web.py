@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedran.core.labels import sort_key
+from fedran.federation.protocol.limits import TABLE_CLASSES, TABLE_SITES
 from fedran.federation.server.store.schema import SolvedHead
 from fedran.federation.status.format import (
     format_bytes,
@@ -36,10 +37,6 @@ HOSTS = (LOOPBACK, "localhost")
 """Host names that are answered. Another name that leads here is an attack (DNS rebinding)."""
 CHART_WIDTH, CHART_HEIGHT = 600, 120
 """Units of the chart's coordinates."""
-MAX_CLASSES = 60
-"""Rows of the table of classes."""
-MAX_SITES = 40
-"""Columns of the table of classes."""
 POLICY = "default-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " + (
     "frame-ancestors 'none'; object-src 'none'"
 )
@@ -112,14 +109,14 @@ def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
     The largest classes and the sites with the most rows are shown.
     """
     every = [site for site in sites if site.classes]
-    wide = {site.client for site in sorted(every, key=lambda s: -(s.rows or 0))[:MAX_SITES]}
+    wide = {site.client for site in sorted(every, key=lambda s: -(s.rows or 0))[:TABLE_SITES]}
     columns = {site.client: dict(site.classes) for site in every if site.client in wide}
     totals = Counter[str | int]()
     for site in every:
         totals.update(dict(site.classes))
     largest = max((n for column in columns.values() for n in column.values()), default=0)
     rows = []
-    for label in sorted((label for label, _ in totals.most_common(MAX_CLASSES)), key=sort_key):
+    for label in sorted((label for label, _ in totals.most_common(TABLE_CLASSES)), key=sort_key):
         numbers = [column.get(label, 0) for column in columns.values()]
         cells = [(n, -(-5 * n // largest) if n > 0 else 0) for n in numbers]
         rows.append({"label": label, "total": totals[label], "cells": cells})

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
+from fedran.federation.protocol.limits import MAX_SITES
 from fedran.federation.secure.masking import unmasking
 from fedran.federation.secure.masking.attempt import (
-    MAX_SITES,
     Answer,
     Request,
     Stage,

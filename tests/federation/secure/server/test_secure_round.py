@@ -75,7 +75,7 @@ def test_a_run_waits_for_a_site_that_answered_the_first_stage_in_an_earlier_one(
 ):
     caplog.set_level("INFO")
     for name in ("FIRST_PROGRESS", "PROGRESS_SECONDS"):
-        monkeypatch.setattr(f"fedran.federation.server.round.round.{name}", 0.0)
+        monkeypatch.setattr(f"fedran.federation.secure.server.secure_round.{name}", 0.0)
     X, y = federation.data["site-2", "may"]
     federation.remove("site-2", "may")
     assert federation.run("may") == "short"

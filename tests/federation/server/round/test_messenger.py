@@ -10,8 +10,8 @@ from flwr.app import (
     MessageType,
 )
 
+from fedran.federation.protocol.limits import MAX_FAILURES
 from fedran.federation.server.round import messenger
-from fedran.federation.server.round.messenger import MAX_FAILURES
 from helpers.federation.fleet import (
     Flaky,
     Fleet,

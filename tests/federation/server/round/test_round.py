@@ -11,7 +11,8 @@ from flwr.app import MessageType
 
 import fedran
 from fedran.federation.flower.records import make_record
-from fedran.federation.protocol.messages import MAX_EARLIER, Offer, open_envelope
+from fedran.federation.protocol.limits import MAX_EARLIER
+from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.server.round.quorum import CLOSED
 from fedran.federation.server.store.database import Database
 from helpers.federation.fleet import (

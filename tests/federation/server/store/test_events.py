@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.limits import MAX_ITEMS, MAX_TEXT
 from fedran.federation.server.store.database import Database
-from fedran.federation.server.store.events import MAX_ITEMS, MAX_TEXT, EventLog
+from fedran.federation.server.store.events import EventLog
 from helpers.federation.made_federation import Sites, full_disk, upload
 
 

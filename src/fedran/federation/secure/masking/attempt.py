@@ -18,18 +18,12 @@ import numpy as np
 
 from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.identity import SiteKey, check_public, is_signed
+from fedran.federation.protocol.limits import MAX_ATTEMPT_NUMBER, MAX_NUMBERS, MAX_SITES, MIN_SITES
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
 
 PURPOSE = "fedran secure sum 1"
 """Part of every signed text and every derived key."""
-MIN_SITES = 3
-"""The fewest sites of a sum, unless a site is configured otherwise."""
-MAX_SITES = 128
-"""The most sites of one sum: each site computes one mask per peer. More sites form several sums."""
-MAX_LENGTH = 2**26 - 2**18
-"""The most numbers of a vector: 255 MiB, which fits the largest message."""
-MAX_ATTEMPTS = 10**9
 ALTERED = "the message was altered, or made for another attempt or by another site"
 
 
@@ -122,8 +116,8 @@ class Attempt:
         check_id(self.federation, "federation")
         check_id(self.task, "task")
         values = Header(self.fields)
-        values.integer("number", 1, MAX_ATTEMPTS)
-        values.integer("length", 1, MAX_LENGTH)
+        values.integer("number", 1, MAX_ATTEMPT_NUMBER)
+        values.integer("length", 1, MAX_NUMBERS)
         values.integer("min_sites", 2, MAX_SITES)
         for name in ("fingerprint", "content", "roster"):
             check_digest(values.get(name), name)

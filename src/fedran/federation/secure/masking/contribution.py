@@ -27,13 +27,13 @@ from fedran.core.private.sketch_sums import (
 )
 from fedran.core.solve.nystrom import sketch_to_summary
 from fedran.core.summary import Summary
-from fedran.federation.protocol.messages import MAX_WIDTH, read_labels, read_object
-from fedran.federation.secure.masking.attempt import MAX_SITES, canonical_json, check_digest
+from fedran.federation.protocol.limits import MAX_ROWS, MAX_SITES, MAX_WIDTH
+from fedran.federation.protocol.messages import read_labels, read_object
+from fedran.federation.secure.masking.attempt import canonical_json, check_digest
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.fixed_point import FixedPoint, sketch_fixed_point, sketch_rounding
 from fedran.wire.validation import DEFAULT_LIMITS
 
-MAX_ROWS = 10**9
 OMEGA, CENTER = "omega", "center"
 OMEGA_SUFFIX = ".omega"
 """Ends the name of the test matrix beside a request, in messages and files."""

@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, check_id
+from fedran.federation.protocol.limits import MAX_SITES, MIN_SITES
 from fedran.federation.secure.masking.attempt import (
-    MAX_SITES,
-    MIN_SITES,
     STAGES,
     Answer,
     Attempt,

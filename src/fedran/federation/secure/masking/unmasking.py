@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
+from fedran.federation.protocol.limits import MAX_SITES
 from fedran.federation.secure.masking.attempt import (
-    MAX_SITES,
     STAGES,
     Answer,
     Attempt,

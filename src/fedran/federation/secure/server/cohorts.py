@@ -18,9 +18,10 @@ from fedran.core.errors import Refused
 from fedran.core.private.noisy_sums import mean_row
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import Statement, UploadId, cohort_name
+from fedran.federation.protocol.limits import MAX_SITES
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, Receipt
-from fedran.federation.secure.masking.attempt import MAX_SITES, Attempt, roster_digest
+from fedran.federation.secure.masking.attempt import Attempt, roster_digest
 from fedran.federation.secure.masking.contribution import (
     Content,
     encode_aware_omega,

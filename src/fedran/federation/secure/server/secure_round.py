@@ -28,6 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
+from fedran.federation.protocol.limits import (
+    CATCH_UP_SECONDS,
+    FIRST_PROGRESS,
+    MAX_AHEAD,
+    MAX_ATTEMPTS,
+    MAX_LATE,
+    POLL_SECONDS,
+    PROGRESS_SECONDS,
+)
 from fedran.federation.protocol.messages import Question
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.masking.attempt import Stage
@@ -42,18 +51,11 @@ from fedran.federation.secure.server.cohorts import (
     task_before,
 )
 from fedran.federation.secure.server.coordinator import FOLDER, NEW_TASK, Coordinator, OpenSum
-from fedran.federation.server.round import round as rounds
 from fedran.federation.server.round.messenger import Reply
 from fedran.federation.server.round.quorum import HOW_TO_CLOSE, Quorum, Verdict
 from fedran.federation.server.round.round import Round
 
 log = logging.getLogger(__name__)
-MAX_ATTEMPTS = 3
-"""Attempts at the sum of one task within one run."""
-MAX_AHEAD = 100
-"""How much higher than the server's the number of an attempt can be that a site knows."""
-MAX_LATE = 20
-"""Earlier tasks for which sites that missed them are asked: the newest ones."""
 
 
 class SecureRound(Round):
@@ -87,7 +89,7 @@ class SecureRound(Round):
         offer = self._open_task(task)
         if offer is None:
             return "complete"
-        limit, next_progress = start + quorum.deadline, start + rounds.FIRST_PROGRESS
+        limit, next_progress = start + quorum.deadline, start + FIRST_PROGRESS
         self._log_lost(task)
         late = [t for t in (offer["task"], *reversed(offer["earlier"])) if t != task][:MAX_LATE]
         while True:
@@ -97,7 +99,7 @@ class SecureRound(Round):
             if task:
                 self._open_sum(task, limit, aware=True)
             for name in late:
-                self._open_sum(name, start + rounds.CATCH_UP_SECONDS, aware=False)
+                self._open_sum(name, start + CATCH_UP_SECONDS, aware=False)
             if time.monotonic() < limit and self._is_closed(task):
                 limit = time.monotonic()
                 self.sums.end_first_stages(limit)
@@ -119,10 +121,10 @@ class SecureRound(Round):
                 if task or now >= limit or self._all_answered():
                     return quorum.verdict(math.inf)
             elif now >= next_progress:
-                next_progress = now + rounds.PROGRESS_SECONDS
+                next_progress = now + PROGRESS_SECONDS
                 for opened in busy:
                     self._log_progress(opened, task)
-            time.sleep(rounds.POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _log_lost(self, task: str) -> None:
         """Say whose rows were charged in a sum that is not here: they are in no other one."""

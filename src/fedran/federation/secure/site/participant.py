@@ -20,6 +20,7 @@ from fedran.core.labels import encode_labels
 from fedran.core.private.dp import Budget, Mechanism, gaussian_epsilon
 from fedran.core.private.sketch_sums import sketch_sums
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.limits import BATCH_ROWS, MAX_CONTENTS
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.secure.masking import masking
 from fedran.federation.secure.masking.attempt import Attempt, Request, SiteIdentity, Stage, helpers
@@ -28,7 +29,7 @@ from fedran.federation.secure.site.pinning import PinnedRoster, read_clients
 from fedran.federation.secure.site.sum_files import SumFiles, spent_epsilon
 from fedran.federation.site.pseudo_labels import RandomFeaturesOf, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
-from fedran.federation.site.upload import BATCH_ROWS, Site, check_width
+from fedran.federation.site.upload import Site, check_width
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -37,9 +38,6 @@ CANNOT_ADD = (
     "and status say why; corrected rows need a new task id"
 )
 """All that a server learns if the rows do not fit what it asks for, whatever the reason is."""
-MAX_CONTENTS = 10
-"""Contents and feature maps for which a site makes a contribution to one task. Each of them tells
-the server whether the rows fit."""
 MakeVector = Callable[[Offer, Content], None]
 """Writes the contribution of a task to its file, in a process of its own."""
 

@@ -14,14 +14,13 @@ from pathlib import Path
 
 from fedran.core.errors import Refused, check_id, shortened
 from fedran.federation.protocol.identity import check_public
+from fedran.federation.protocol.limits import MAX_CLIENTS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.masking.attempt import roster_digest
 from fedran.federation.site.settings import OUTBOX, SitePaths
 from fedran.wire.files import write_atomically
 
-MAX_CLIENTS = 1000
-"""Sites of a federation with secure sums."""
 PINNED, SHOWN = "roster.pinned.json", "roster.shown.json"
 """Files in a site's state folder: the roster that it trusts, and the last one of the server."""
 

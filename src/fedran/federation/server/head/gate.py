@@ -25,15 +25,12 @@ from fedran.core.labels import Label
 from fedran.core.solve.head import Head
 from fedran.data.rows import Rows, read_rows
 from fedran.federation.protocol.class_counts import Counts, accuracy, count_correct
+from fedran.federation.protocol.limits import LEAST_ROWS, MOST_BATCHES
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.schema import Upload
 from fedran.federation.server.store.store import Store
 
 log = logging.getLogger(__name__)
-LEAST_ROWS = 3
-"""Validation rows by which a head must be worse, so that a single row never decides."""
-MOST_BATCHES = 8
-"""Batches of new uploads that are left out one by one if a head is held, until one explains it."""
 
 
 class Validation(Protocol):

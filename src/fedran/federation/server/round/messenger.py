@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from fedran.core.errors import Refused, check_id
 from fedran.core.labels import Label
+from fedran.federation.protocol.limits import MAX_FAILURES, MAX_SETTLED, RETRY_SECONDS, SLOW_SECONDS
 from fedran.federation.protocol.messages import (
-    MAX_SETTLED,
     Question,
     check_protocol,
     read_labels,
@@ -18,14 +18,6 @@ from fedran.federation.protocol.messages import (
     read_tasks,
 )
 from fedran.wire.validation import Header
-
-MAX_FAILURES = 5
-"""Errors after which a node is not asked again within one run."""
-RETRY_SECONDS = 10.0
-"""Seconds until a node whose answer is an error is asked again."""
-SLOW_SECONDS = 75.0
-"""Seconds without an answer until a node is asked again, then twice as many, ... A slow node is
-asked again for as long as the run lasts."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,18 @@ from typing import Any
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
-from fedran.federation.protocol.messages import MAX_CLASSES, MAX_EARLIER, Question
+from fedran.federation.protocol.limits import (
+    CATCH_UP_SECONDS,
+    CORRECTION_SECONDS,
+    FIRST_PROGRESS,
+    HAND_BACK_SECONDS,
+    MAX_CLASSES,
+    MAX_EARLIER,
+    MAX_MESSAGES,
+    POLL_SECONDS,
+    PROGRESS_SECONDS,
+)
+from fedran.federation.protocol.messages import Question
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.server.head.gate import Validation, ValidationSet
 from fedran.federation.server.head.head import update_head
@@ -33,17 +44,6 @@ from fedran.federation.server.round.quorum import (
 from fedran.federation.server.round.site_validation import SiteValidation
 from fedran.federation.server.store.store import Store
 
-POLL_SECONDS = 1.0
-CATCH_UP_SECONDS = 120.0
-"""How long a run without a task waits for answers."""
-FIRST_PROGRESS, PROGRESS_SECONDS = 5.0, 30.0
-"""Time until the first log line about missing sites, and between two of them."""
-MAX_MESSAGES = 100
-"""Replies of one node in one run, after which it is not asked for more."""
-CORRECTION_SECONDS = 60.0
-"""How long a task waits for replies of connected sites that may correct an upload."""
-HAND_BACK_SECONDS = 90.0
-"""How long nodes have to take receipts and head."""
 log = logging.getLogger(__name__)
 
 

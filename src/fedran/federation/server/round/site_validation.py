@@ -14,23 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
 from fedran.core.solve.head import Head
-from fedran.federation.protocol.class_counts import (
-    MAX_HEADS,
-    Counts,
-    accuracy,
-    add_bounded,
-    counts_from_json,
-)
+from fedran.federation.protocol.class_counts import Counts, accuracy, add_bounded, counts_from_json
+from fedran.federation.protocol.limits import MAX_HEAD_BYTES, MAX_HEADS, POLL_SECONDS, TEST_SECONDS
 from fedran.federation.protocol.messages import Question
 from fedran.federation.server.round.messenger import Incoming, Messenger
 from fedran.federation.server.store.schema import Upload
 from fedran.wire.codec import encode
 
-POLL_SECONDS = 0.5
-TEST_SECONDS = 90.0
-"""How long sites have to test heads. Those that are late are not counted."""
-MAX_BYTES = 64 * 2**20
-"""Limit on the heads in one message. Fewer uploads are left out if heads are large."""
 log = logging.getLogger(__name__)
 
 
@@ -67,7 +57,7 @@ class SiteValidation:
         names = []
         for head in heads:
             blob = encode(head)
-            if sum(map(len, blobs.values())) + len(blob) > MAX_BYTES and blobs:
+            if sum(map(len, blobs.values())) + len(blob) > MAX_HEAD_BYTES and blobs:
                 log.warning("the heads are large, so only %d are tested at the sites", len(blobs))
                 break
             names.append(hashlib.sha256(blob).hexdigest())

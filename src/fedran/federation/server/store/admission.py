@@ -16,6 +16,13 @@ from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import Statement, UploadId
+from fedran.federation.protocol.limits import (
+    CUT_MULTIPLE,
+    CUT_SHARE,
+    ENERGY_MULTIPLE,
+    FIRST_ROWS,
+    SCALE_MULTIPLE,
+)
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
@@ -27,19 +34,6 @@ from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import classes_fit
 from fedran.wire.summary_codec import rounding_of
 from fedran.wire.validation import DEFAULT_LIMITS
-
-FIRST_ROWS = 10_000
-"""While no other site has sent an upload, one with more rows waits."""
-ENERGY_MULTIPLE = 10.0
-"""An upload waits if it has more energy than this multiple of what other sites' rows would have,
-for as many rows as the sender may send."""
-SCALE_MULTIPLE = 100.0
-"""An upload waits if its mean row energy differs from that of the other sites by this factor.
-This finds features of the wrong scale. A sender can avoid it, so nothing depends on it."""
-CUT_SHARE, CUT_MULTIPLE = 0.5, 3.0
-"""An upload waits if it declares as cut more than this share of the energy that rows of other
-sites would have, and more than this multiple of their median share. The ridge grows with the
-cut."""
 
 
 def check_sender(envelope: Envelope, federation: str, roster: Roster) -> None:

@@ -10,13 +10,10 @@ from numbers import Integral, Real
 from typing import Any
 
 from fedran.core.errors import printable
+from fedran.federation.protocol.limits import MAX_ITEMS, MAX_TEXT
 from fedran.federation.server.store.database import Database
 
 log = logging.getLogger(__name__)
-MAX_TEXT = 600
-"""Characters of one text."""
-MAX_ITEMS = 1000
-"""Items of one list. An event then stays below one MiB."""
 
 
 class EventLog:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedran.federation.protocol.limits import BUSY_SECONDS
+
 APPLICATION_ID = 0x66656472
-BUSY_SECONDS = 60.0
-"""How long a process waits for another one that writes."""
 
 
 class StoreDamaged(OSError):

@@ -18,14 +18,13 @@ from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import UploadId
+from fedran.federation.protocol.limits import KEPT_SNAPSHOTS
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.schema import SNAPSHOTS, Upload
 from fedran.wire.files import load, save
 
 log = logging.getLogger(__name__)
-KEPT_SNAPSHOTS = 2
-"""One more than is needed, because the newest may be damaged."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from fedran.core.solve.ridge import Ridge
 from fedran.core.summary import Summary
 from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import SiteKey, UploadId
+from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
@@ -39,10 +40,6 @@ from fedran.federation.server.store.schema import Waiting, describe_upload
 from fedran.federation.server.store.state import State, rebuild_state
 
 log = logging.getLogger(__name__)
-MAX_EVENTS = 100_000
-"""Events that are kept, whatever their age, because anyone can cause some."""
-EVENT_SECONDS = 365 * 86400.0
-"""Age at which events are deleted. Uploads and heads are kept."""
 
 SERVER_KEY = "sums.key"
 """File in the server's folder with the key that signs secure sums."""
