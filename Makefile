@@ -8,7 +8,7 @@ COVERED := src/fedran/core src/fedran/wire tests/core tests/wire
 # Otherwise every program that a test starts compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-faults lint docs wheel bench bench-accuracy results clean
+.PHONY: help demo test test-faults lint size docs wheel bench bench-accuracy results clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | column -t -s:
@@ -29,6 +29,9 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --verbose
+
+size:  ## lines, files and words of each package beside their limits
+	$(PYTHON) benchmarks/size.py
 
 docs: .venv/docs  ## build the documentation site into site/; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

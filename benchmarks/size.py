@@ -1,7 +1,6 @@
-"""Lines and files of each package beside their limits: ``python benchmarks/size.py``.
+"""Lines and files of each package beside their limits: ``make size``.
 
-The exit code is 1 where a limit is exceeded. ``make lint`` runs this, so a change that adds a
-feature finds something to remove.
+The exit code is 1 where a limit is exceeded: a change that adds a feature removes something.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """The log file: no line can be forged, none is lost, and only the owner can read it."""
 
+import json
 import logging
 import os
 import re
@@ -175,3 +176,19 @@ def test_a_tail_returns_a_half_written_character_when_it_is_complete(tmp_path):
     with path.open("ab") as file:
         file.write(letter[1:] + b"r\n")
     assert list(tail.lines()) == ["für"]
+
+
+def test_lines_are_json_on_request(tmp_path, monkeypatch, logger):
+    monkeypatch.setenv("FEDRAN_LOG", "json")
+    path = log_to(tmp_path)
+    logger = logging.getLogger("fedran.test")
+    logger.warning("site %s:\x1b[31m\nforged", "a")
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logger.exception("it failed")
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    assert first["message"] == "site a:\\x1b[31m\\nforged"
+    assert (first["level"], first["logger"]) == ("WARNING", "fedran.test")
+    assert first["time"].endswith("+00:00")
+    assert "ValueError: broken" in second["exception"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
@@ -12,6 +14,24 @@ from fedran.core.errors import printable
 from fedran.federation.protocol.limits import MAX_LOG_BYTES
 
 LINE = "%(asctime)s %(levelname)s %(message)s"
+FORMAT = "FEDRAN_LOG"
+"""Environment variable; "json" gives one JSON object per line. All processes inherit it."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time (UTC), level, message, logger, and an exception if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON."""
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "message": printable(record.getMessage(), 2000),
+            "logger": record.name,
+        }
+        if record.exc_info:
+            fields["exception"] = printable(self.formatException(record.exc_info), 10_000)
+        return json.dumps(fields)
 
 
 class _OneLineFormatter(logging.Formatter):
@@ -37,7 +57,8 @@ def log_to(folder: Path) -> Path:
         logger.removeHandler(old)
         old.close()
     handler = WatchedFileHandler(path, encoding="utf-8")  # another process may rotate the file
-    handler.setFormatter(_OneLineFormatter(LINE, "%Y-%m-%d %H:%M:%S"))
+    text = _OneLineFormatter(LINE, "%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(JsonFormatter() if os.environ.get(FORMAT) == "json" else text)
     path.chmod(0o600)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
