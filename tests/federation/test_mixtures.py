@@ -127,7 +127,7 @@ def test_nobody_waits_for_a_slow_lift(sites, tmp_path, monkeypatch):
         with closing(Database(tmp_path)) as other:
             other.sql.execute("PRAGMA busy_timeout = 0")
             other.set_seen("site-2")
-            seen.append([(name, task) for name, task, *_ in other.upload_lines()])
+            seen.append([upload.key for upload in other.uploads()])
         lift(*arguments)
 
     monkeypatch.setattr(ExactSum, "add_mixture", slow_lift)
