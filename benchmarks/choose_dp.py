@@ -21,7 +21,8 @@ from dataclasses import replace
 import numpy as np
 
 from choosing import Lines, best_rules, main, regret, split, training_rows
-from fedran.core.features import Kind, RandomFeatures
+from fedran.core.features import RandomFeatures
+from fedran.core.prepare import Kind
 from fedran.core.private.dp import Budget, Mechanism, Shares, levels_for
 from fedran.core.private.noisy_sums import RIDGE, NoisySums, mean_row
 from fedran.core.sums.aggregator import Aggregator

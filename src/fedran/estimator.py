@@ -16,9 +16,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedran.core._linalg.arrays import check_weights, require_dense
 from fedran.core.errors import Refused, printable
-from fedran.core.features import Kind, RandomFeatures
+from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import columns_hash
 from fedran.core.labels import encode_labels, label_array, recode, require_labels, warn_of_similar
+from fedran.core.prepare import Kind
 from fedran.core.solve.calibration import Calibration, leave_one_out
 from fedran.core.solve.head import Head
 from fedran.core.solve.ridge import Ridge, seen_directions

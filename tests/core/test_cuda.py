@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.core.features import KINDS
+from fedran.core.prepare import KINDS
 from fedran.core.private.sketch_sums import blind_omega, sketch_sums
 from fedran.core.solve.nystrom import sketch_to_summary
 

@@ -11,8 +11,9 @@ from scipy.special import ndtr
 import fedran
 from fedran.core._linalg.arrays import like
 from fedran.core.errors import Refused
-from fedran.core.features import KINDS, RandomFeatures, largest_row_norm, row_energy_range
+from fedran.core.features import RandomFeatures, largest_row_norm, row_energy_range
 from fedran.core.fingerprint import Fingerprint
+from fedran.core.prepare import KINDS
 from helpers.bench.toy_federation import random_features
 from helpers.core.reference import quick
 

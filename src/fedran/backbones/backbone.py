@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedran.backbones.preprocessing import Preprocessing
 from fedran.core._linalg.arrays import require_finite
-from fedran.core.features import require_nonnegative
+from fedran.core.prepare import require_nonnegative
 
 if TYPE_CHECKING:
     import torch

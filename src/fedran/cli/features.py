@@ -21,7 +21,7 @@ from rich.progress import (
 from fedran.backbones.catalogue import load_backbone
 from fedran.backbones.store import extract
 from fedran.core.errors import printable
-from fedran.core.features import kind_for
+from fedran.core.prepare import kind_for
 from fedran.data.catalogue import load_images
 from fedran.wire.sizes import human_bytes
 

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,16 +21,13 @@ from fedran.core._linalg.arrays import (
     is_numpy_array,
     like,
     namespace,
-    to_numpy,
 )
 from fedran.core._linalg.blas import matmul
 from fedran.core._linalg.gelu import gelu
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Field, Fingerprint, check_fingerprint
+from fedran.core.prepare import MAP_VERSION, Kind, PreparedRows
 
-Kind = Literal["hellinger", "cosine", "relu"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-MAP_VERSION = 2
 BLOCK_BYTES = 64 * 2**20
 """Largest block of random features computed at a time: the working memory of ``phi(Z)``."""
 EXACT_BYTES = 4 * 2**20
@@ -43,7 +40,7 @@ NEVER = 41.4
 """-log of the probability, 1e-18, that an honest row lies outside ``row_energy_range``."""
 
 
-class RandomFeatures:
+class RandomFeatures(PreparedRows):
     """Random features ``H = activation(prepare(Z) P)`` with P from N(0, 1), fixed by a seed.
 
     Parameters
@@ -105,19 +102,13 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
         source: str | Mapping[str, Field] | None = None,
         projected: bool = True,
     ) -> None:
-        self.in_features = positive_integer(in_features, "in_features")
+        super().__init__(in_features, kind, bias, source)
         self.out_features = positive_integer(out_features, "out_features")
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        self.kind = kind
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise ValueError(f"seed must be an integer, got {seed!r}")
         if not 0 <= seed < 2**32:
             raise ValueError(f"seed must lie in 0 .. 2**32 - 1, got {seed}")
         self.seed = int(seed)
-        if not isinstance(bias, (bool, np.bool_)):
-            raise ValueError(f"bias must be True or False, got {bias!r}")
-        self.bias = bool(bias)
         if not isinstance(projected, (bool, np.bool_)):
             raise ValueError(f"projected must be True or False, got {projected!r}")
         self.projected = bool(projected)
@@ -126,24 +117,10 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
                 f"features that are not projected have {self.in_features + self.bias} columns, so "
                 f"out_features must be that, got {self.out_features}"
             )
-        if source is not None and not isinstance(source, (str, Mapping)):
-            raise TypeError(f"source must be a str or a mapping, got {type(source).__name__}")
-        self.source = {"backbone": source} if isinstance(source, str) else dict(source or {})
-        prepared: dict[str, Field] = {
-            "d": self.in_features,
-            "kind": self.kind,
-            "bias": self.bias,
-            "map_version": MAP_VERSION,
-        }
-        own = {**prepared, "M": self.out_features, "seed": self.seed}
+        own: dict[str, Field] = {"M": self.out_features, "seed": self.seed}
         if not self.projected:
             own["projected"] = False
-        taken = {*own, "projected"} & self.source.keys()
-        if taken:
-            raise ValueError(f"source may not redefine the map's own fields: {sorted(taken)}")
-        self.fingerprint = Fingerprint({**self.source, **own})
-        self.input_fingerprint = Fingerprint({**self.source, **prepared})
-        """The parameters of ``prepare``: those of the map without M and seed."""
+        self.fingerprint = Fingerprint({**self.input_fingerprint.fields, **own})
         self._start_cache()
 
     def _start_cache(self) -> None:
@@ -209,10 +186,6 @@ source={'backbone': 'a backbone'})
                 self._on_device[where] = like(self.projection, Z)
             return self._on_device[where]
 
-    def prepare(self, Z: ArrayLike | Array) -> Float32[Array, "n prepared"]:
-        """Rows as the kind prescribes before the projection, (n, d) or with a bias (n, d + 1)."""
-        return self._prepared(self._accepted(Z))
-
     def __call__(self, Z: ArrayLike | Array) -> Float32[Array, "n M"]:
         """H = activation(prepare(Z) P), (n, M) float32."""
         return self._mapped(self._accepted(Z))
@@ -233,39 +206,6 @@ source={'backbone': 'a backbone'})
         Z = self._accepted(Z)
         slices = self._slices(Z.shape[0], max_bytes)
         return ((rows, self._mapped(Z[rows], exact=exact)) for rows in slices)
-
-    def _accepted(self, Z: ArrayLike | Array) -> Float[Array, "n d"]:
-        """Z as a matrix of floats; refuses NaN, infinity and what the kind does not allow."""
-        Z = as_matrix(Z, "Z", self.in_features)
-        xp = namespace(Z)
-        # One sum is finite unless a value is not, or finite values overflow: then look closely.
-        with np.errstate(over="ignore", invalid="ignore"):
-            suspicious = not bool(xp.isfinite(xp.sum(Z)))
-        if suspicious:
-            bad = np.argwhere(~np.isfinite(to_numpy(Z)))
-            if len(bad):
-                row, column = (int(i) for i in bad[0])
-                what = "NaN" if bool(xp.isnan(Z[row, column])) else "infinity"
-                raise Refused(
-                    "Z",
-                    "finite values",
-                    f"{what} in row {row}, column {column}",
-                    hint="remove or repair such rows",
-                )
-        if self.kind == "hellinger":
-            hint = "use kind='cosine' for features of any sign"
-            require_nonnegative(Z, "Z", "as kind 'hellinger' requires", hint)
-        return Z
-
-    def _prepared(self, Z: Float[Array, "n d"]) -> Float32[Array, "n prepared"]:
-        xp = namespace(Z)
-        if self.kind == "hellinger":
-            Z = xp.sqrt(Z)
-        if self.bias:
-            ones = xp.ones((Z.shape[0], 1), dtype=Z.dtype, device=device(Z))
-            Z = xp.concat([Z, math.sqrt(self.in_features) * ones], axis=1)
-        with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
-            return cast(Z if self.kind == "relu" else unit_rows(Z), "float32")
 
     def _mapped(
         self, Z: Float[Array, "n d"], prepared: bool = False, exact: bool = False
@@ -309,36 +249,6 @@ source={'backbone': 'a backbone'})
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._start_cache()
-
-
-def unit_rows(Z: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """Rows divided by their Euclidean norm; rows of zeros stay zero."""
-    xp = namespace(Z)
-    # By the largest value first, so that no square overflows or underflows.
-    largest = xp.max(xp.abs(Z), axis=1, keepdims=True)
-    Z = Z / xp.where(largest > 0, largest, xp.ones_like(largest))
-    norms = xp.linalg.vector_norm(Z, axis=1, keepdims=True)
-    return Z / xp.where(norms > 0, norms, xp.ones_like(norms))
-
-
-def kind_for(nonnegative: bool | None) -> Kind:
-    """The kind for features that are declared never negative, or not.
-
-    >>> kind_for(True), kind_for(False), kind_for(None)
-    ('hellinger', 'cosine', 'cosine')
-    """
-    return "hellinger" if nonnegative else "cosine"
-
-
-def require_nonnegative(Z: Float[Array, "n d"], name: str, why: str, hint: str = "") -> None:
-    """Refuse negative values, naming the first row that holds one and its smallest value."""
-    xp = namespace(Z)
-    bad = xp.any(Z < 0, axis=1)
-    if bool(xp.any(bad)):
-        row = int(np.argmax(to_numpy(bad)))
-        raise Refused(
-            name, f"values of at least 0, {why}", f"{float(xp.min(Z[row, :]))} in row {row}", hint
-        )
 
 
 def largest_row_norm(fingerprint: Fingerprint) -> float | None:

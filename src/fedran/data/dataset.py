@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.features import Kind as FeatureKind
-from fedran.core.features import kind_for, require_nonnegative
+from fedran.core.prepare import Kind as FeatureKind
+from fedran.core.prepare import kind_for, require_nonnegative
 from fedran.data.images import Images, ImageSet, stack_images
 
 Kind = Literal["features", "images"]

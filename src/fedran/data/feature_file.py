@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.core.features import kind_for
+from fedran.core.prepare import kind_for
 from fedran.core.sums.scale import unequal_scales
 from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset

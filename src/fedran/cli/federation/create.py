@@ -18,8 +18,8 @@ from fedran.cli.federation.arguments import (
     find_site,
     parse_label,
 )
-from fedran.core.features import Kind
 from fedran.core.labels import ordered
+from fedran.core.prepare import Kind
 from fedran.data.rows import LABEL
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import printable
-from fedran.core.features import Kind, unit_rows
+from fedran.core.prepare import Kind, unit_rows
 from fedran.core.sums.aggregator import FLOAT32_ENERGY
 
 SHARE = 0.95

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedran.core.errors import Refused, check_id
-from fedran.core.features import Kind, kind_for
 from fedran.core.labels import Label, ordered
+from fedran.core.prepare import Kind, kind_for
 from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file
 from fedran.data.rows import LABEL

@@ -14,10 +14,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedran.core.errors import Refused, check_id
-from fedran.core.features import KINDS, Kind, RandomFeatures
+from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, columns_hash
 from fedran.core.labels import MAX_LENGTH, Label
 from fedran.core.mixture import Mixture
+from fedran.core.prepare import KINDS, Kind
 from fedran.core.summary import Summary
 from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.federation.protocol.limits import (

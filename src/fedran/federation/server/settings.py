@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedran.core.errors import check_id
-from fedran.core.features import Kind, RandomFeatures
+from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, canonical, ordered
+from fedran.core.prepare import Kind
 from fedran.core.private.sketch_sums import section_sizes, sketch_width
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.configuration import is_address, is_id, load_settings

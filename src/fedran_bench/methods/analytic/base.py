@@ -23,9 +23,10 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.blas import matmul
 from fedran.core.errors import Refused
-from fedran.core.features import Kind, RandomFeatures
+from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, encode_labels
+from fedran.core.prepare import Kind
 from fedran.core.solve.head import Diagnosis, Head
 from fedran.core.sums.accounts import Accounts
 from fedran.settings import at_least, positive

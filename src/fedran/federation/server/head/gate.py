@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import require_finite, to_numpy
 from fedran.core.errors import Refused, shortened
-from fedran.core.features import RandomFeatures, require_nonnegative
+from fedran.core.features import RandomFeatures
 from fedran.core.labels import Label
+from fedran.core.prepare import require_nonnegative
 from fedran.core.solve.head import Head
 from fedran.data.rows import Rows, read_rows
 from fedran.federation.protocol.class_counts import Counts, accuracy, count_correct
