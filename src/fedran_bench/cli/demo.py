@@ -29,12 +29,13 @@ NEXT = """
 
 [bold]Where to go next[/bold]
   source .venv/bin/activate           makes the command fedran available
-  README.md                           a classifier in eleven lines of Python
+  README.md                           a classifier in twelve lines of Python
   docs/tutorial.md                    a federation in your own code
   fedran plan --budget 300kB --out-features 8192 --classes 20 --in-features 1280
               --rows 2000             the message for a byte budget
   fedran inspect FILE                 the content of an upload, a head, a server
-  fedran bench run configs/digits.toml      every method on these digits"""
+  fedran bench run configs/digits.toml
+                                      every method on these digits"""
 
 
 def demo_runs() -> list[PreparedJob]:
