@@ -276,7 +276,9 @@ def flower_lines(folder: Path, sites: int, width: int, sketch: int) -> list[str]
         for number, task in enumerate(TASKS):
             Z, y = features(ROWS, 1000 * number + i)
             np.savez(place.folder / "data" / f"{task}.npz", features=Z, labels=y)
-    watch = Watch(str(folder), ("flower.executor server", "flower.superlink", "site.worker"))
+    watch = Watch(
+        str(folder), ("flower.executor server", "flower.superlink", "flower.executor client")
+    )
     watch.start()
     costs, exchanges = [], []
     try:
@@ -289,7 +291,7 @@ def flower_lines(folder: Path, sites: int, width: int, sketch: int) -> list[str]
         watch.ended.set()
         stop_federation(folder, say=print)
     peaks = [f"{watch.peaks.get(name, 0):.0f}" for name in watch.names]
-    memory = "server app {} MiB, SuperLink {} MiB, a site's worker {} MiB".format(*peaks)
+    memory = "server app {} MiB, SuperLink {} MiB, a site's app {} MiB".format(*peaks)
     return [
         "",
         f"## Over Flower: SuperLink, {sites} SuperNodes, TLS, M = {width}, s = {sketch}",

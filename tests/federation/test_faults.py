@@ -117,7 +117,7 @@ def test_a_server_killed_during_a_task_reaches_the_same_state_as_an_undisturbed_
 
 
 def test_sites_with_different_faults_each_get_the_right_answer(tmp_path):
-    with federation(tmp_path / "t", sites=7, min_clients=2) as fed:
+    with federation(tmp_path / "t", sites=8, min_clients=2) as fed:
         assert fed.task("task-1").state == "complete"
         fed.set_site("site-2", source="another backbone")
         plant_garbage(fed, "site-3")
@@ -130,6 +130,9 @@ def test_sites_with_different_faults_each_get_the_right_answer(tmp_path):
         (fed.site("site-6").folder / "site.key").unlink()
         SiteKey.generate().save(fed.site("site-6").folder / "site.key")
         lose_outbox(fed, "site-7")
+        (fed.site("site-8").folder / "mortal.py").write_text(MORTAL)
+        fed.set_site("site-8", entry="mortal:rows")
+        drop_setting(fed, "site-8", "folder")
 
         assert fed.task("task-2").state == "complete"
         declined = {e["client"]: e["reason"] for e in fed.events("declined", task="task-2")}
@@ -144,6 +147,8 @@ def test_sites_with_different_faults_each_get_the_right_answer(tmp_path):
         assert answers["site-7", "task-1"]["code"] == "conflict"
         assert answers["site-7", "task-2"]["outcome"] == "accepted"
         assert fed.outbox("site-4").receipt("task-2").outcome == "quarantined"
+        assert answers["site-8", "task-2"]["outcome"] == "accepted"
+        assert "signal 9 ended" in (fed.site("site-8").folder / "log" / "fedran.log").read_text()
 
         code, said = fed.command("accept", fed.folder, "site-4", "task-2")
         assert (code, "accepted" in said) == (0, True), said
@@ -205,6 +210,20 @@ def test_sites_join_and_leave_and_the_superlink_restarts(tmp_path):
         wait_for(lambda: online(fed) == 2, "the removed node to be out")
         code, said = fed.command("status", fed.folder, "--json")
         assert code == 0, said
+
+
+MORTAL = """\
+import os, signal
+from pathlib import Path
+import numpy as np
+
+def rows(task):
+    if not Path("died").exists():
+        Path("died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    with np.load(f"data/{task}.npz") as file:
+        return file["features"], file["labels"]
+"""
 
 
 def plant_garbage(fed, name):

@@ -9,9 +9,9 @@ One task passes through these modules:
 
 1. ``ops.tasks`` starts a run of Flower. ``flower.serverapp`` opens the store, and
    ``server.round.round`` sends an offer (``protocol.messages``) to every connected site.
-2. ``site.app`` answers, called by ``flower.clientapp``. ``site.worker`` starts a process, in which
-   ``site.source`` reads the rows and ``site.upload`` makes a summary or a mixture of them. The
-   signed envelope (``protocol.identity``) waits in ``site.outbox``.
+2. ``site.app`` answers, called by ``flower.clientapp``. ``site.source`` reads the rows and
+   ``site.upload`` makes a summary or a mixture of them. The signed envelope
+   (``protocol.identity``) waits in ``site.outbox``.
 3. ``server.store.store`` decides about each envelope: ``server.store.admission`` refuses, accepts,
    or asks a person. What is accepted goes to ``server.store.database``, then into the sum
    (``server.store.state``).

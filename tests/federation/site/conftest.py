@@ -1,4 +1,4 @@
-"""A site whose work is done in this process."""
+"""A site in a folder."""
 
 import pytest
 

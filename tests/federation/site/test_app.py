@@ -164,12 +164,6 @@ def test_an_offer_for_other_features_is_refused_before_any_work(tmp_path, monkey
     assert set(call(answer_offer, asked(source="mine"))[1]) == {"may"}
 
 
-def test_the_work_is_done_in_a_child_process_by_default(place):
-    place.file.write_text(place.file.read_text().replace("own_process = false", "seconds = 60"))
-    fields, blobs = call(answer_offer, asked())
-    assert (fields["told"], set(blobs)) == ("", {"may"})
-
-
 def test_foreign_and_wrong_receipts_change_nothing(place, caplog):
     call(answer_offer, asked())
     mine = Receipt(Code.ACCEPTED, "site-1", "may", "d").fields()

@@ -1,5 +1,6 @@
 """Rows of a site from files and from functions."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.core.errors import Refused
-from fedran.federation.site.source import FolderSource, FunctionSource
+from fedran.federation.site.source import FolderSource, FunctionSource, backbone_loader
 from helpers.federation.made_site import rows
 
 
@@ -157,7 +158,6 @@ def test_the_text_of_an_exception_in_a_function_stays_at_the_site(tmp_path, monk
     (tmp_path / "rows_that_fail.py").write_text(
         "import sys\n\n\ndef load(task):\n"
         "    if task == 'none':\n        raise FileNotFoundError('/srv/secret')\n"
-        "    if task == 'much':\n        raise MemoryError\n"
         "    sys.exit('secret') if task == 'exit' else 1 / 0\n"
     )
     (tmp_path / "rows_that_end.py").write_text("raise RuntimeError('secret')")
@@ -165,8 +165,6 @@ def test_the_text_of_an_exception_in_a_function_stays_at_the_site(tmp_path, monk
     source = FunctionSource("rows_that_fail:load")
     with pytest.raises(FileNotFoundError, match=r"^rows_that_fail:load: no rows for task none yet"):
         source("none")
-    with pytest.raises(MemoryError):
-        source("much")
     for task, kind in (("exit", "SystemExit"), ("may", "ZeroDivisionError")):
         with pytest.raises(Refused, match=f"expected rows and labels, got {kind}; the site's log"):
             source(task)
@@ -174,3 +172,15 @@ def test_the_text_of_an_exception_in_a_function_stays_at_the_site(tmp_path, monk
         FunctionSource("rows_that_end:load")
     assert "division by zero" in caplog.text
     sys.modules.pop("rows_that_fail", None)
+
+
+def test_a_backbone_is_loaded_from_the_sites_folder_or_by_name(tmp_path, monkeypatch):
+    from fedran.backbones import catalogue
+
+    seen = []
+    monkeypatch.setattr(catalogue, "load_backbone", seen.append)
+    (tmp_path / "model").mkdir()
+    for spec in ("efficientnet-lite0", "hf:google/vit", "vit:model", f"onnx:{os.devnull}"):
+        backbone_loader(spec, tmp_path)()
+    expected = [f"vit:{tmp_path / 'model'}", f"onnx:{os.devnull}"]
+    assert seen == ["efficientnet-lite0", "hf:google/vit", *expected]

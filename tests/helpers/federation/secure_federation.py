@@ -74,8 +74,7 @@ class SecureFederation:
             (place / "data").mkdir(parents=True)
             SiteKey.generate().save(place / "site.key")
             (place / "site.toml").write_text(
-                f'federation = "trial"\nclient = "{name}"\nfolder = "data"\n'
-                'own_process = false\nprivacy = "secure"\n'
+                f'federation = "trial"\nclient = "{name}"\nfolder = "data"\nprivacy = "secure"\n'
             )
             for t, task in enumerate(tasks):
                 self.put(name, task, *rows(100 * t + i))
@@ -171,7 +170,6 @@ class PrivateFederation(SecureFederation):
             'federation = "trial"',
             f'client = "{name}"',
             'folder = "data"',
-            "own_process = false",
             f'privacy = "{privacy}"',
             *lines,
         ]

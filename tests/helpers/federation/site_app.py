@@ -16,7 +16,7 @@ PHI = OFFER.features()
 
 
 class Place:
-    """A site's folder, whose work is done in this process."""
+    """A site's folder."""
 
     def __init__(self, folder, client="site-1", more=""):
         self.folder = folder
@@ -24,10 +24,7 @@ class Place:
         self.key = SiteKey.generate()
         self.key.save(folder / "site.key")
         self.file = folder / "site.toml"
-        self.file.write_text(
-            f'federation = "trial"\nclient = "{client}"\nfolder = "data"\n'
-            f"own_process = false\n{more}"
-        )
+        self.file.write_text(f'federation = "trial"\nclient = "{client}"\nfolder = "data"\n{more}')
         for n, task in enumerate(("may", "june")):
             X, y = self.rows(n)
             np.savez(folder / "data" / f"{task}.npz", features=X, labels=y)

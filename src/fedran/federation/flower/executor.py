@@ -122,8 +122,10 @@ def claim_tasks(
         if found.HasField("task") and found.token and os.fork() == 0:
             end_with(partial(run, found.token))
         with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if os.WIFSIGNALED(ended[1]):
+                    number = os.WTERMSIG(ended[1])
+                    log.error("a task was not done: signal %d ended its process", number)
         time.sleep(POLL_SECONDS)
 
 
@@ -226,6 +228,7 @@ def answer_messages(app: ClientApp, file: Path, address: str) -> NoReturn:
     log_to(paths.folder)
     authority = (paths.runtime / "ca.crt").read_bytes()
     secret = (paths.runtime / "secret").read_bytes()
+    os.chdir(paths.folder)  # for relative paths in an entry point
     run = partial(answer_message, app, paths, address, authority=authority)
     claim_tasks(address, secret, authority, TaskType.CLIENT_APP, run)
 

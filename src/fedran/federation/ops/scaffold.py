@@ -59,7 +59,6 @@ label_column = {label_column}  # the column of labels in TASK.csv and TASK.parqu
 min_class_count = 5  # classes with fewer rows are withheld
 pseudo_labels = "margin"  # rows without a label may get one; "none" leaves them out
 seconds = 600  # time limit for the work on one task
-memory_mib = 4096  # memory limit for the work on one task
 privacy = {privacy}  # the least that this site demands: none, secure or dp
 """
 

@@ -40,8 +40,6 @@ LONGEST_WAIT_SECONDS = 86400.0  # ... a day: by then somebody may have changed a
 MESSAGE_BYTES = 16 * 2**20  # of envelopes in one message: the server asks for the rest
 MAX_CONTENTS = 10  # requests per task that a site answers: each tells whether rows fit
 BATCH_ROWS = 512  # whose random features are made at a time where memory is short
-GRACE_SECONDS = 5  # beyond its time limit that a worker lives if its parent is gone
-MAX_ANSWER = 4096  # bytes of a worker's answer: a pipe holds them if nobody reads
 
 # What a message may contain: far above any use, and small enough to be read without harm
 MAX_BUDGET = 2**29  # bytes of an upload: SQLite has a limit of 10^9 per value

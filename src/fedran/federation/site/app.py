@@ -11,8 +11,8 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,13 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import PROTOCOL, Offer, Question
 from fedran.federation.protocol.receipts import Code, read_receipts
-from fedran.federation.secure.masking.contribution import Content
-from fedran.federation.secure.site.participant import NoContribution, Participant, requests_of
+from fedran.federation.secure.site.participant import Participant, requests_of
 from fedran.federation.secure.site.sum_files import SumFiles
+from fedran.federation.site.failures import text_for_server, time_limit
 from fedran.federation.site.held_out_rows import HeldOutRows
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings, last_offer
 from fedran.federation.site.upload import Site
-from fedran.federation.site.worker import Problems, text_for_server, work, work_in_child
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import DEFAULT_LIMITS
@@ -97,9 +96,7 @@ def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) ->
             plain = offer.privacy == "none"
             site.require_privacy(offer)
             if plain:
-                made = site.make(offer)
-                reply.problems.append(made.text)
-                reply.failed = made.failed
+                make_uploads(offer, reply, site)
             else:
                 reply.add_sums(offer, fields.get("sums"), _small(blobs, MAX_BUDGET))
     if not plain or site.settings.privacy != "none":
@@ -109,6 +106,31 @@ def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) ->
             reply.add(task, site.outbox.envelope(task) or b"")
     rows = HeldOutRows.load(site.file.parent, site.settings)
     reply.validated = rows.classes if rows else []
+
+
+def make_uploads(offer: Offer, reply: Reply, site: LocalSite) -> None:
+    """Make the upload of the offered task, and those of earlier tasks that are lost or missing.
+
+    Missing rows of an earlier task are not a problem.
+    """
+    offer.require(site.settings.federation, site.settings.source)
+    last = last_offer(site.state)
+    if last is not None and last.epoch != offer.epoch:
+        log.info("the server's state was restored or corrected; it may ask for uploads again")
+    site.keep_offer(offer)
+    with site.one_message(), time_limit(site.settings.seconds):
+        due = site.outbox.to_make((offer.task, *offer.earlier))
+        if not due:
+            return
+        maker = Site.load(site.file)
+        for task in sorted(due, key=lambda task: task != offer.task):
+            try:
+                maker.prepare(replace(offer, task=task, earlier=()))
+            except FileNotFoundError as reason:
+                if task not in offer.earlier:
+                    reply.report(reason, f"task {task}: ", failed=False)
+            except (Exception, SystemExit) as reason:
+                reply.report(reason, f"task {task}: ")
 
 
 def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
@@ -147,8 +169,6 @@ class LocalSite:
     file: Path
     settings: SiteSettings
     outbox: Outbox
-    simulated: bool = False
-    """Whether the simulation engine runs this site. Then no process is started for its work."""
 
     @classmethod
     def find(cls, number: object) -> LocalSite:
@@ -157,8 +177,7 @@ class LocalSite:
         if not where:
             raise Refused(VARIABLE, "the path of the site's configuration (.toml)", "nothing")
         file = Path(where).absolute()
-        simulated = file.is_dir()
-        if simulated:
+        if file.is_dir():
             files = sorted(file.glob("*/site.toml"))
             if type(number) is not int or number not in range(len(files)):
                 expected = f"a number below {len(files)}, one of the sites"
@@ -166,8 +185,7 @@ class LocalSite:
             file = files[number]
         settings = load_settings(SiteSettings, file)
         log_to(file.parent)
-        outbox = Outbox(file.parent / settings.state / OUTBOX)
-        return cls(file, settings, outbox, simulated)
+        return cls(file, settings, Outbox(file.parent / settings.state / OUTBOX))
 
     def require_privacy(self, offer: Offer) -> None:
         """Refuse an offer that protects this site less than its settings demand."""
@@ -175,28 +193,9 @@ class LocalSite:
             expected = f"{self.settings.privacy}, as this site's settings demand"
             raise Refused("privacy", expected, offer.privacy)
 
-    def work(self, offer: Offer, content: Content | None = None) -> Problems:
-        """Make uploads, or a contribution to a secure sum, in a process of its own if demanded."""
-        if self.settings.own_process and not self.simulated:
-            return work_in_child(self.file, self.settings, offer, content)
-        return work(self.file, offer, content)
-
-    def make_vector(self, offer: Offer, content: Content) -> None:
-        """Make the contribution to a secure sum. Raises if that is not possible."""
-        problems = self.work(offer, content)
-        if problems.text:
-            raise NoContribution(problems.text, problems.failed)
-
-    def make(self, offer: Offer) -> Problems:
-        """Make the upload for a task unless it exists. Returns why it could not be made."""
-        offer.require(self.settings.federation, self.settings.source)
-        last = last_offer(self.state)
-        if last is not None and last.epoch != offer.epoch:
-            log.info("the server's state was restored or corrected; it may ask for uploads again")
-        self.keep_offer(offer)
-        with locked(self.state / OUTBOX, self.settings.seconds):  # one message at a time
-            due = self.outbox.to_make((offer.task, *offer.earlier))
-            return self.work(offer) if due else Problems()
+    def one_message(self) -> AbstractContextManager[None]:
+        """Work for one message at a time. Another one waits as long as the work may take."""
+        return locked(self.state / OUTBOX, self.settings.seconds)
 
     def settle(self, receipts: object) -> set[str]:
         """Write the receipts for this site to the outbox; returns the tasks that arrived."""
@@ -204,7 +203,7 @@ class LocalSite:
         for receipt in mine:
             if self.sums.state(receipt.task) is not None:
                 # Not while a request is answered: its record of what was revealed would be lost.
-                with locked(self.state / OUTBOX, self.settings.seconds):
+                with self.one_message():
                     self.sums.settle(receipt)
                 continue
             before = self.outbox.receipt(receipt.task)
@@ -292,17 +291,14 @@ class Reply:
         fields = given if isinstance(given, Mapping) else {}
         offer.require(site.settings.federation, site.settings.source)
         site.keep_offer(offer)
-        with locked(site.state / OUTBOX, site.settings.seconds):  # one message at a time
-            me = Participant.load(
-                site.file.parent, site.settings, fields.get("roster"), site.make_vector
-            )
+        with site.one_message():
+            me = Participant.load(site.file, site.settings, fields.get("roster"))
             for name, request, content, omega in requests_of(fields, blobs):
                 try:
                     self.blobs[name] = me.answer(offer, request, content, omega)
                 except Exception as reason:
-                    text = text_for_server(
-                        reason, site.file.parent, f"secure sum {printable(name)}"
-                    )
+                    what = f"secure sum {printable(name)}"
+                    text = text_for_server(reason, site.file.parent, what)
                     self.refused[name] = {"reason": text, "number": me.last_number(request)}
                     if name.rpartition(".")[0] == offer.task:
                         self.problems.append(text)
@@ -316,11 +312,11 @@ class Reply:
         except Exception as reason:
             self.report(reason)
 
-    def report(self, reason: Exception) -> None:
-        """Report a failure to the server."""
+    def report(self, reason: BaseException, what: str = "", *, failed: bool = True) -> None:
+        """Tell the server why something is missing. Rows that do not exist yet are no failure."""
         folder = self.site.file.parent if self.site else None
-        self.failed = True
-        self.problems.append(text_for_server(reason, folder))
+        self.failed = self.failed or failed
+        self.problems.append(what + text_for_server(reason, folder))
 
     def fields(self) -> dict[str, Any]:
         """The fields of the message to the server."""

@@ -98,12 +98,7 @@ class SiteSettings(Settings):
     pseudo_labels: Literal["margin", "none"] = "margin"
     """Whether rows without a label get a pseudo-label, or are left out."""
     seconds: Annotated[float, between(1, 7 * 86400)] = 600.0
-    """Time limit of the work for one task."""
-    memory_mib: Annotated[int, between(256, 2**30)] = 4096
-    """Limit on the memory that the work for one task allocates, in MiB. The interpreter and its
-    libraries, about 80 MiB, are not counted."""
-    own_process: bool = True
-    """Whether the work runs in a separate process, with these two limits."""
+    """Time limit of the work for one message."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

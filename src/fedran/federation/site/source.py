@@ -83,8 +83,6 @@ class FunctionSource:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as reason:
             raise Refused("entry", f"a function {name} in {module}", str(reason)) from None
-        except MemoryError:
-            raise
         except (Exception, SystemExit) as reason:
             raise _failed(entry, "a module that can be imported", reason) from None
         if not callable(found):
@@ -99,8 +97,6 @@ class FunctionSource:
         except FileNotFoundError as reason:
             log.info("%s: %s", self.entry, reason)
             raise NoRows(f"{self.entry}: no rows for task {task} yet") from None
-        except MemoryError:
-            raise
         except (Exception, SystemExit) as reason:
             raise _failed(self.entry, "rows and labels", reason) from None
         if not isinstance(found, tuple) or len(found) != 2:

@@ -78,7 +78,6 @@ class Site:
             source,
             Outbox(folder / settings.state / OUTBOX),
             backbone_loader(settings.backbone, folder) if settings.backbone else None,
-            settings.memory_mib * 2**20 // 2,  # the rest: rows, backbone, interpreter
         )
 
     def rows(self, offer: Offer) -> Rows:
@@ -191,10 +190,7 @@ class Site:
             rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
             labels = [y[i] for i in kept]
             return summarize(rows, labels, rank=rank, fingerprint=phi.fingerprint)
-        if 2 * rank > capacity:
-            text = "task %s: memory allows rank %d instead of %d; raise memory_mib"
-            log.warning(text, offer.task, capacity // 2, rank)
-            rank = capacity // 2
+        rank = min(rank, capacity // 2)
         streaming = Summarizer(
             width, rank=rank, fingerprint=phi.fingerprint, max_bytes=self.work_bytes
         )

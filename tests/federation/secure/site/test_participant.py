@@ -1,6 +1,7 @@
 """What a site tells a server that asks for its part in secure sums, and when it stops answering."""
 
 import logging
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +17,6 @@ from fedran.federation.secure.server import secure_round
 from fedran.federation.secure.server.cohorts import make_attempt, make_content
 from fedran.federation.secure.site.participant import CANNOT_ADD, NoContribution, Participant
 from fedran.federation.secure.site.pinning import PinnedRoster
-from fedran.federation.site.app import LocalSite
-from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.site.upload import Site
 from fedran.federation.status.site import read_site
@@ -40,9 +39,8 @@ def advertise(federation, number=1, name="site-1", task="may", roster="", **chan
     """Ask a site to take part in an attempt with these settings of the server."""
     file = federation.folder / "sites" / name / "site.toml"
     settings = load_settings(SiteSettings, file)
-    local = LocalSite(file, settings, Outbox(federation.state(name) / "outbox"), simulated=True)
     shown = PinnedRoster(federation.state(name)).clients
-    me = Participant.load(file.parent, settings, shown, local.make_vector)
+    me = Participant.load(file, settings, shown)
     asked = federation.settings(**changes)
     with federation.store() as store:
         store.settings = asked
@@ -70,8 +68,9 @@ def test_rows_that_do_not_fit_are_refused_with_one_sentence_for_good(
     """The server could otherwise ask with one limit after the other."""
     put_strange_rows(three, what)
     if what == "time":
-        slow = ChildProcessError("no upload was made within 600 seconds")
-        monkeypatch.setattr(LocalSite, "make_vector", lambda *_: (_ for _ in ()).throw(slow))
+        monkeypatch.setattr(Site, "rows", lambda *_: time.sleep(60))
+        file = three.folder / "sites" / "site-1" / "site.toml"
+        file.write_text(f"{file.read_text()}seconds = 1\n")
     caplog.set_level(logging.ERROR)
     for number, max_rows in enumerate((50, 10_000), 1):
         with pytest.raises(NoContribution) as told:
@@ -83,7 +82,7 @@ def test_rows_that_do_not_fit_are_refused_with_one_sentence_for_good(
         "count": "got 60",
         "label": "got 9; the server asked",
         "nan": "NaN",
-        "time": "600 seconds",
+        "time": "1 seconds",
     }[what]
     assert (found.state, reason in found.reason, reason in caplog.text) == ("refused", True, True)
     monkeypatch.undo()

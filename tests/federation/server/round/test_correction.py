@@ -14,10 +14,10 @@ from fedran.data.rows import Rows
 from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.protocol.receipts import Code, Receipt, read_receipts
+from fedran.federation.site.failures import text_for_server
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site as RealSite
-from fedran.federation.site.worker import text_for_server
 from helpers.federation.fleet import NAMES, Site, honest
 from helpers.federation.flower_messages import fields_of
 from helpers.federation.made_federation import D

@@ -7,7 +7,7 @@ its contribution, the sums over a task's rows as integers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from fedran.federation.secure.masking.attempt import Attempt, Request, SiteIdent
 from fedran.federation.secure.masking.contribution import OMEGA_SUFFIX, Content, encode_contribution
 from fedran.federation.secure.site.pinning import PinnedRoster, read_clients
 from fedran.federation.secure.site.sum_files import SumFiles, spent_epsilon
+from fedran.federation.site.failures import NoContribution, text_for_server, time_limit
 from fedran.federation.site.pseudo_labels import RandomFeaturesOf, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
+from fedran.federation.site.source import NoRows
 from fedran.federation.site.upload import Site, check_width
-from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
 CANNOT_ADD = (
@@ -38,40 +39,28 @@ CANNOT_ADD = (
     "and status say why; corrected rows need a new task id"
 )
 """All that a server learns if the rows do not fit what it asks for, whatever the reason is."""
-MakeVector = Callable[[Offer, Content], None]
-"""Writes the contribution of a task to its file, in a process of its own."""
-
-
-class NoContribution(RuntimeError):
-    """A site cannot add anything to a sum. The text is for the server."""
-
-    def __init__(self, text: str, failed: bool) -> None:
-        super().__init__(text)
-        self.failed = failed
-        """Whether something is wrong. Otherwise the site has no rows yet."""
 
 
 @dataclass(frozen=True)
 class Participant:
     """Answers the requests of one message."""
 
+    file: Path
+    """The site's configuration."""
+    limits: SiteSettings
     identity: SiteIdentity
     files: SumFiles
-    limits: SiteSettings
-    make_vector: MakeVector
 
     @classmethod
-    def load(
-        cls, folder: Path, settings: SiteSettings, shown: object, make_vector: MakeVector
-    ) -> Participant:
-        """The site in ``folder``, after the roster that the server shows was compared."""
-        state = folder / settings.state
+    def load(cls, file: Path, settings: SiteSettings, shown: object) -> Participant:
+        """The site of a configuration, after the roster that the server shows was compared."""
+        folder, state = file.parent, file.parent / settings.state
         pinned = PinnedRoster(state)
         pinned.require(read_clients(shown))
         identity = SiteIdentity(
             settings.client, SiteKey.load(folder / settings.key), pinned.clients
         )
-        return cls(identity, SumFiles(state), settings, make_vector)
+        return cls(file, settings, identity, SumFiles(state))
 
     def answer(self, offer: Offer, request: bytes, content: object, omega: bytes) -> bytes:
         """The answer to one request. It is on disk before it is returned."""
@@ -160,18 +149,19 @@ class Participant:
     def _make(self, offer: Offer, attempt: Attempt, content: Content, omega: bytes) -> None:
         """Make the contribution, and note what it is made for."""
         task, files = offer.task, self.files
-        if content.omega:
-            write_atomically(files.path(task, "omega"), omega)
         files.set_note(task, content="", fingerprint="")  # until it is complete, it is not sent
         try:
-            self.make_vector(offer, content)
-        except Exception as reason:
-            if isinstance(reason, NoContribution) and not reason.failed:
-                raise NoContribution(f"no rows for task {task} yet", failed=False) from None
+            with time_limit(self.limits.seconds):
+                vector = make_contribution(Site.load(self.file), offer, content, omega)
+        except NoRows:
+            raise NoContribution(f"no rows for task {task} yet", failed=False) from None
+        except (Exception, SystemExit) as reason:
             asked = f"max_rows {content.max_rows} and {len(content.classes)} classes"
-            log.error("task %s refused: %s; the server asked with %s", task, reason, asked)
-            files.set_note(task, refused=f"{reason}; the server asked with {asked}")
+            why = f"{text_for_server(reason, self.file.parent)}; the server asked with {asked}"
+            log.error("task %s refused: %s", task, why)
+            files.set_note(task, refused=why)
             raise NoContribution(CANNOT_ADD, failed=True) from None
+        files.put_vector(task, vector, content)
         noise = content.noise and (content.noise.epsilon, content.noise.delta)
         files.set_note(
             task,

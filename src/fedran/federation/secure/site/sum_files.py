@@ -116,7 +116,6 @@ class SumFiles:
         log.info("task %s: %s %s", printable(task), receipt.outcome, printable(receipt.reason))
         if receipt.settled:
             self.path(task, "vector").unlink(missing_ok=True)
-            self.path(task, "omega").unlink(missing_ok=True)
             empty = dict.fromkeys(state.answers, b"")
             self.save(replace(state, secrets={}, held={}, answers=empty))
 
