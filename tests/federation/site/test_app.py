@@ -125,16 +125,6 @@ def test_a_folder_of_sites_gives_each_node_the_site_of_its_number(tmp_path, monk
         assert fields["told"] == "Refused at the site; its log says more"
 
 
-def test_a_damaged_outbox_does_not_hold_up_the_others(place):
-    first = call(answer_offer, asked())[1]["may"]
-    call(answer_offer, asked("june"))
-    path = place.outbox.folder / "may.envelope"
-    path.write_bytes(b"\0" * 100)
-    assert set(call(answer_offer, make_record({"offer": None}, {}))[1]) == {"june"}
-    fields, blobs = call(answer_offer, asked("june"))
-    assert (fields["told"], set(blobs), blobs["may"]) == ("", {"may", "june"}, first)
-
-
 def test_what_is_wrong_at_a_site_reaches_the_server_without_a_path(
     place, tmp_path, caplog, monkeypatch
 ):

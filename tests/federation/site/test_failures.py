@@ -10,6 +10,7 @@ pytest.importorskip("flwr")
 
 from fedran.core.errors import Refused
 from fedran.federation.flower.clientapp import answer_offer
+from fedran.federation.flower.records import make_record
 from fedran.federation.site.failures import text_for_server, time_limit
 from helpers.federation.site_app import asked, call
 
@@ -72,14 +73,16 @@ def test_damaged_uploads_are_made_again_and_do_not_hold_up_others(place):
     data = place.folder / "data"
     np.savez(data / "july.npz", **np.load(data / "may.npz"))
     for task in ("june", "july"):
-        assert call(answer_offer, asked(task))[0]["told"] == ""
+        first = call(answer_offer, asked(task))[1][task]
     for envelope in place.outbox.folder.glob("*.envelope"):
         envelope.write_bytes(envelope.read_bytes()[:-9])
+    assert call(answer_offer, make_record({"offer": None}, {}))[1] == {}
     (data / "june.npz").unlink()
     fields, blobs = call(answer_offer, asked())
     told = "task june: june.npz: no rows for task june yet"
     assert (fields["told"], fields["failed"]) == (told, False)
     assert sorted(blobs) == place.outbox.pending() == ["july", "may"]
+    assert blobs["july"] == first
 
 
 def test_text_of_foreign_exceptions_does_not_go_to_the_server(tmp_path, caplog):
@@ -89,11 +92,3 @@ def test_text_of_foreign_exceptions_does_not_go_to_the_server(tmp_path, caplog):
     assert told.startswith("RuntimeError at the site")
     assert "patient 4711" in caplog.text
     assert text_for_server(ValueError("/etc/site.toml"), None).startswith("ValueError at the site")
-
-
-def test_a_key_that_others_can_read_and_a_missing_folder_are_reported(place):
-    (place.folder / "site.key").chmod(0o644)
-    assert "PermissionError at the site" in call(answer_offer, asked())[0]["told"]
-    (place.folder / "site.key").chmod(0o600)
-    place.file.write_text(place.file.read_text().replace('"data"', '"nowhere"'))
-    assert "nowhere: no such folder" in call(answer_offer, asked())[0]["told"]

@@ -94,7 +94,7 @@ def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) ->
         if fields.get("offer") is not None:
             offer = Offer.read(fields["offer"])
             plain = offer.privacy == "none"
-            site.require_privacy(offer)
+            site.accept(offer)
             if plain:
                 make_uploads(offer, reply, site)
             else:
@@ -113,11 +113,6 @@ def make_uploads(offer: Offer, reply: Reply, site: LocalSite) -> None:
 
     Missing rows of an earlier task are not a problem.
     """
-    offer.require(site.settings.federation, site.settings.source)
-    last = last_offer(site.state)
-    if last is not None and last.epoch != offer.epoch:
-        log.info("the server's state was restored or corrected; it may ask for uploads again")
-    site.keep_offer(offer)
     with site.one_message(), time_limit(site.settings.seconds):
         due = site.outbox.to_make((offer.task, *offer.earlier))
         if not due:
@@ -187,11 +182,16 @@ class LocalSite:
         log_to(file.parent)
         return cls(file, settings, Outbox(file.parent / settings.state / OUTBOX))
 
-    def require_privacy(self, offer: Offer) -> None:
-        """Refuse an offer that protects this site less than its settings demand."""
-        if self.settings.privacy != "none" and offer.privacy != self.settings.privacy:
-            expected = f"{self.settings.privacy}, as this site's settings demand"
-            raise Refused("privacy", expected, offer.privacy)
+    def accept(self, offer: Offer) -> None:
+        """Keep the offer, unless it is for other features or protects this site too little."""
+        demanded = self.settings.privacy
+        if demanded not in ("none", offer.privacy):
+            raise Refused("privacy", f"{demanded}, as this site's settings demand", offer.privacy)
+        offer.require(self.settings.federation, self.settings.source)
+        last = last_offer(self.state)
+        if last is not None and last.epoch != offer.epoch:
+            log.info("the server's state was restored or corrected; it may ask for uploads again")
+        write_atomically(self.state / OFFER, json.dumps(offer.fields()).encode())
 
     def one_message(self) -> AbstractContextManager[None]:
         """Work for one message at a time. Another one waits as long as the work may take."""
@@ -244,10 +244,6 @@ class LocalSite:
         """What this site remembers of secure sums."""
         return SumFiles(self.state)
 
-    def keep_offer(self, offer: Offer) -> None:
-        """Replace the last offer."""
-        write_atomically(self.state / OFFER, json.dumps(offer.fields()).encode())
-
     @property
     def state(self) -> Path:
         """The folder of the outbox, of the last offer and of the newest head."""
@@ -289,8 +285,6 @@ class Reply:
         site = self.site
         assert site is not None
         fields = given if isinstance(given, Mapping) else {}
-        offer.require(site.settings.federation, site.settings.source)
-        site.keep_offer(offer)
         with site.one_message():
             me = Participant.load(site.file, site.settings, fields.get("roster"))
             for name, request, content, omega in requests_of(fields, blobs):

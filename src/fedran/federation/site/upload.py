@@ -94,7 +94,6 @@ class Site:
         correctable = answer is not None and answer.correctable
         if found is not None and not correctable:
             return found
-        offer = self.limited(offer)
         try:
             data = self.rows(offer)
         except FileNotFoundError:
@@ -115,7 +114,7 @@ class Site:
 
         This is how rows or a class are withdrawn.
         """
-        offer = self.limited(self._accepted(offer))
+        offer = self._accepted(offer)
         found = self.outbox.envelope(offer.task)
         if found is None:
             expected = f"an upload for {offer.task} in the outbox, which can be revised"
@@ -127,10 +126,10 @@ class Site:
         return self._make(offer, data, revision)
 
     def _accepted(self, offer: Offer) -> Offer:
-        """The offer, if it asks this site for a plain upload of its features."""
+        """The offer within this site's limits, if it asks for a plain upload of its features."""
         offer.require_plain()
         offer.require(self.settings.federation, self.settings.source)
-        return offer
+        return self.limited(offer)
 
     def limited(self, offer: Offer) -> Offer:
         """The offer within the limits of this site."""
