@@ -16,7 +16,7 @@ pytest.importorskip("flwr")
 
 from fedran.federation.secure.masking.attempt import STAGES
 from fedran.federation.server.store.database import Database
-from fedran.federation.status.counts import Stored
+from fedran.federation.status.counts import Counts
 from helpers.federation.real_federation import federation, wait_for
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="the federation runs 
 def cohorts(fed):
     """Task and members of every sum in the store."""
     with closing(Database(fed.server.state, read_only=True)) as database:
-        return [(found.task, found.members) for found in Stored.read(database).cohorts]
+        return [(found.task, found.members) for found in Counts.read(database).cohorts]
 
 
 def stage_of(fed, task):

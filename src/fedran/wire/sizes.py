@@ -128,20 +128,3 @@ def human_bytes(n: int) -> str:
     if n < 2**30:
         return f"{n / 2**20:.2f} MiB"
     return f"{n / 2**30:.2f} GiB"
-
-
-def larger_than_rows(upload: int, n_rows: int, in_features: int) -> str:
-    """What to do about uploads of more bytes than the rows they describe; '' where they are fewer.
-
-    >>> larger_than_rows(2**20, 1000, 60).partition(";")[0]
-    '1.00 MiB of uploads describe 234.4 KiB of rows (float32)'
-    >>> larger_than_rows(2**20, 5000, 60)
-    ''
-    """
-    if upload <= 4 * n_rows * in_features:
-        return ""
-    rows = human_bytes(4 * n_rows * in_features)
-    return (
-        f"{human_bytes(upload)} of uploads describe {rows} of rows (float32); a mixture or a lower "
-        "rank takes less, and `fedran plan` finds them"
-    )

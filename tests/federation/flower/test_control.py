@@ -56,7 +56,7 @@ def test_runs_are_started_and_listed(paths):
 def test_nodes_are_registered_listed_and_unregistered(paths, tmp_path):
     public = make_node_key(tmp_path / "node.key")
     node = control.register_node(paths, public, "site-1")
-    assert control.list_nodes(paths) == [control.FlowerNode(node, "registered", "", "")]
+    assert control.list_nodes(paths) == [control.FlowerNode(node, "registered")]
     with pytest.raises(control.FlowerError, match=r"refused to register a node: .*in use"):
         control.register_node(paths, public, "site-2")
     control.unregister_node(paths, node)

@@ -75,7 +75,7 @@ def test_a_server_that_is_not_ready_in_time_is_an_error_with_its_last_line(folde
 
 
 def test_flower_is_asked_again_until_it_answers(folder, monkeypatch):
-    online = control.FlowerNode("1", "online", "", "")
+    online = control.FlowerNode("1", "online")
     answers = iter([control.FlowerError("no answer"), [online]])
 
     def ask(*_):

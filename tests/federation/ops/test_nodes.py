@@ -52,8 +52,7 @@ class Flower:
 
     def list_nodes(self, place):
         self.ask("list nodes")
-        times = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
-        return [control.FlowerNode(n, self.nodes[n]["status"], *times) for n in self.nodes]
+        return [control.FlowerNode(n, self.nodes[n]["status"]) for n in self.nodes]
 
     def list_runs(self, place):
         self.ask("list runs")
@@ -174,7 +173,6 @@ def test_nodes_and_runs_are_recorded_for_the_status(place, link):
         ("2", "site-2", "offline"),
         ("77", "", "online"),
     ]
-    assert [n["last_seen"][:10] for n in note["nodes"][:2]] == ["2026-01-01", "2026-01-02"]
     (run,) = database(place).runs()
     assert (run.run, run.status, run.received, run.sent) == ("9", "running", 5, 0)
 

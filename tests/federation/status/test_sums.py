@@ -11,7 +11,6 @@ from rich.console import Console
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.status.format import format_uploads
-from fedran.federation.status.model import SumStatus
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.site import read_site
 from fedran.federation.status.terminal import print_status
@@ -40,7 +39,7 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     status = Reader(late.server).read()
     (cohort,), (waiting,) = status.cohorts, status.sums
     assert (cohort.task, cohort.client, cohort.members) == ("may", "cohort-1", late.names[:3])
-    assert (waiting.task, waiting.stage, waiting.answered) == ("may", "advertise", late.names[3:])
+    assert (waiting.task, waiting.state, waiting.members) == ("may", "advertise", late.names[3:])
     (task,) = status.tasks
     assert (task.uploads, sorted(task.answered), task.missing) == (3, late.names[:3], [])
     assert format_uploads(task) == "3 of 5, waiting for others: site-4, site-5"
@@ -48,10 +47,13 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     assert (member.uploads, member.bytes, member.rows) == (1, None, None)
     shown = printed(print_status, status)
     assert f"roster {status.roster}" in shown
-    assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in shown
+    under_way = (
+        "attempt 2, exchange 1 of 5 (advertise): 3 sites are needed, answered: site-4, site-5"
+    )
+    assert under_way in shown
     assert "task may, cohort-1: site-1, site-2, site-3 (120 rows)" in shown
     page = " ".join(render("/sections", status).decode().split())
-    assert "attempt 2: 2 of 3 sites that are needed wait: site-4, site-5" in page
+    assert under_way in page
     assert status.roster in page
 
 
@@ -67,7 +69,7 @@ def test_a_site_that_cannot_add_its_rows_is_named_and_not_those_that_wait_for_it
     told = "0 of 3, site-2 failed, waiting for others: site-1, site-3"
     assert format_uploads(status.tasks[0]) == told
     shown = printed(print_status, status)
-    assert "2 of 3 sites that are needed wait: site-1, site-3; refused by site-2" in shown
+    assert "answered: site-1, site-3, refused by site-2" in shown
     assert "task may: short, 0 uploads in, waiting for others: site-1, site-3" in caplog.text
 
 
@@ -93,13 +95,7 @@ def test_a_site_shows_its_sums_and_a_roster_that_has_changed(late):
     shown = printed(print_status, report)
     assert f"roster {report.roster}" in shown
     assert all(site.key in shown for site in report.sites)
-    assert "may: accepted attempt 1, answered up to reveal" in shown
+    assert "may: accepted: attempt 1, answered up to reveal" in shown
     late.set_roster(late.names[:4], pin=False)
     late.run("", late.names[:1])
     assert "shows another roster" in printed(print_status, read_site(paths))
-
-
-def test_a_sum_under_way_says_which_exchange_it_is_in():
-    found = SumStatus("may", 2, "mask", ["a", "b"], ["c"], 3, False, ["d"])
-    told = "exchange 3 of 5 (mask): 2 of 4 sites, 3 needed, missing c, refused by d"
-    assert found.text == told

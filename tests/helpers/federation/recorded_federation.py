@@ -71,7 +71,7 @@ class RecordedFederation:
         self.database.add_head(digest, task=task, classes=classes, **fields)
 
     def flower(self, nodes=(), at=None):
-        nodes = [dict(zip(("client", "status", "last_seen"), n, strict=True)) for n in nodes]
+        nodes = [dict(zip(("client", "status"), n, strict=True)) for n in nodes]
         fields = {"at": time.time() if at is None else at, "nodes": nodes}
         self.database.set_fact("flower", json.dumps(fields))
 

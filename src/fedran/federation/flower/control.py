@@ -53,9 +53,6 @@ class FlowerNode:
     node_id: str
     status: str
     """registered, online or offline."""
-    online_at: str
-    """When it last connected, in ISO 8601; empty: never."""
-    offline_at: str
 
 
 def start_run(
@@ -112,11 +109,7 @@ def list_nodes(paths: ServerPaths) -> list[FlowerNode]:
 
     with _client(paths, "list nodes") as client:
         found = client.ListNodes(ListNodesRequest()).nodes_info
-    return [
-        FlowerNode(str(n.node_id), n.status, n.last_activated_at, n.last_deactivated_at)
-        for n in found
-        if n.status != "unregistered"
-    ]
+    return [FlowerNode(str(n.node_id), n.status) for n in found if n.status != "unregistered"]
 
 
 def register_node(paths: ServerPaths, key: str, name: str) -> str:

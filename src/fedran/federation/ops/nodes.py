@@ -109,7 +109,6 @@ class NodeRegistry:
                     "node_id": n.node_id,
                     "client": owners.get(n.node_id, ""),
                     "status": n.status,
-                    "last_seen": n.online_at if n.status == "online" else n.offline_at,
                 }
                 for n in nodes
             ],

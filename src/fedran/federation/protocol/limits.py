@@ -108,8 +108,7 @@ SAMPLE_ROWS = 2000  # whose random features are computed: enough for an accuracy
 
 # What `status` shows
 LATE_SECONDS = 60.0  # by which a record of Flower's nodes may be late
-SHOWN_SITES = 60  # lines in a terminal; the rest is counted
-SHOWN_ITEMS = 8  # classes per site, and problems
+SHOWN_ITEMS = 8  # problems, and sites of a sum, in a terminal
 SHOWN_PROBLEMS = 200  # that are read from the database
 SHOWN_HEADS = 200  # of the chart of accuracies
 TABLE_CLASSES = 60  # rows of the table of classes on the page ...

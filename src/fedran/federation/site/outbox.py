@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import Refused, check_id
-from fedran.core.labels import Label
 from fedran.federation.protocol.limits import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
@@ -54,24 +53,21 @@ class Outbox:
             return None
         return blob
 
-    def put(
-        self, envelope: Envelope, made_from: str = "", withheld: Mapping[Label, int] | None = None
-    ) -> bytes:
+    def put(self, envelope: Envelope, made_from: str = "") -> bytes:
         """Write an envelope, synced, before it is sent; ``made_from`` is a digest of its rows.
 
-        ``withheld`` are the classes that it does not contain, for the site's own eyes. It replaces
-        an earlier envelope for its task. The receipt of that one goes first: after a crash, the
-        old envelope is sent again and does no harm.
+        It replaces an earlier envelope for its task. The receipt of that one goes first: after a
+        crash, the old envelope is sent again and does no harm.
         """
         task, blob = envelope.statement.task, envelope.to_bytes()
         self._path(task, "receipt").unlink(missing_ok=True)
         write_atomically(self._path(task, "envelope"), blob)
-        note = {"made_from": made_from, "withheld": list((withheld or {}).items())}
-        write_atomically(self._path(task, "note"), json.dumps(note).encode())
+        note = json.dumps({"made_from": made_from})
+        write_atomically(self._path(task, "note"), note.encode())
         return blob
 
     def note(self, task: str) -> dict[str, Any]:
-        """What the upload of a task was ``made_from``, and what was ``withheld``; may be empty."""
+        """What the upload of a task was ``made_from``; may be empty."""
         return read_json_object(self._path(task, "note"))
 
     def settle(self, receipt: Receipt) -> None:

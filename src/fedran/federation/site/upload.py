@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedran.core.condense import condense
 from fedran.core.errors import Refused
-from fedran.core.labels import canonical
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
 from fedran.core.sums.scale import unequal_scales
@@ -151,10 +149,7 @@ class Site:
             fingerprint=offer.fingerprint.hash,
             revision=revision,
         )
-        counts = Counter(canonical(label) for label in data.y if label is not None)
-        sent = set(envelope.message().classes)
-        withheld = {label: n for label, n in counts.items() if label not in sent}
-        return self.outbox.put(envelope, self._digest(data, offer), withheld)
+        return self.outbox.put(envelope, self._digest(data, offer))
 
     def _same_rows(self, offer: Offer, data: Rows) -> bool:
         """Whether the upload in the outbox was made from these rows, settings and offer."""

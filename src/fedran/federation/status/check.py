@@ -14,14 +14,13 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused, printable, shortened
+from fedran.core.errors import Refused, shortened
 from fedran.core.labels import Label, canonical, named, ordered, similar_labels
 from fedran.core.solve.head import Head
 from fedran.core.sums.scale import unequal_scales
@@ -53,7 +52,7 @@ from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
 from fedran.federation.site.upload import SCALE_ALIKE, Site, checked_sign
 from fedran.federation.status.model import Finding
 from fedran.wire.files import read_json_object
-from fedran.wire.sizes import human_bytes, larger_than_rows, upload_bytes
+from fedran.wire.sizes import human_bytes
 
 
 def check_site(
@@ -64,7 +63,6 @@ def check_site(
     ``roster`` is a file to compare with the pinned roster, instead of what the server showed last.
     """
     settings = paths.settings()
-    yield Finding("ok", f"fedran {version('fedran')}, flwr {version('flwr')}")
     yield _key(paths, settings.key, SiteKey.load)
     yield _key(paths, settings.node_key, lambda path: check_private(path, "the key"))
     free = shutil.disk_usage(paths.folder).free
@@ -181,11 +179,8 @@ def _data(paths: SitePaths, settings: SiteSettings) -> Iterator[Finding]:
 def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Iterator[Finding]:
     """Findings about the rows of a task, beside the last offer and the newest head, if any."""
     site = Site.load(paths.settings_file)
-    settings, offer, head = (
-        site.settings,
-        offer or last_offer(paths.state),
-        newest_head(paths.state),
-    )
+    settings, head = site.settings, newest_head(paths.state)
+    offer = offer or last_offer(paths.state)
     try:
         data = site.source(task)
         if offer is not None:
@@ -197,34 +192,16 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
     classes = len({label for label in data.y if label is not None})
     text = f"{len(data.y):,} rows, {kind} {shape} ({data.X.dtype}), {classes} classes"
     yield Finding("ok", f"task {task}: {text}")
-    yield from _columns(data, offer)
     # Under differential privacy, no class is withheld.
     private = settings.privacy == "dp" or (offer is not None and offer.privacy == "dp")
     least = 1 if private else settings.min_class_count
     yield from check_labels(data.y, least, offer.classes if offer else (), head)
-    if missing := data.y.count(None):
-        text = f"{missing:,} of {len(data.y):,} rows have no label"
-        remedy = 'pseudo_labels = "none" in site.toml leaves them out'
-        if settings.pseudo_labels == "none" or private:
-            yield Finding("ok", f"{text}: they are left out")
-        else:
-            text += ": some may get a pseudo-label, which counts with the upload"
-            yield Finding("warning", text, remedy)
+    missing = data.y.count(None)
+    if missing and settings.pseudo_labels != "none" and not private:
+        text = f"{missing:,} of {len(data.y):,} rows have no label: some may get a pseudo-label, "
+        text += "which counts with the upload"
+        yield Finding("warning", text, 'pseudo_labels = "none" in site.toml leaves them out')
     yield from _backbone(site, offer) if data.is_images else _features(site, data, offer, head)
-
-
-def _columns(data: Rows, offer: Offer | None) -> Iterator[Finding]:
-    """Which columns are features, and what their order is compared with."""
-    listed, found = offer.columns if offer else (), data.columns
-    if listed and found:
-        yield Finding("ok", "the columns are put in the order that the server lists")
-    elif found or (listed and not data.is_images):
-        first, last = (printable(repr((found or listed)[i]), 60) for i in (0, -1))
-        text = f"the columns have no names, and must be in the server's order, {first} to {last}"
-        if found:
-            text = f"the columns are features in the file's order, from {first} to {last}; it must "
-            text += "be the same at all sites, and `columns` in server.toml makes sure of it"
-        yield Finding("ok", text)
 
 
 def check_labels(
@@ -248,8 +225,6 @@ def check_labels(
         text = f"the server does not accept the labels {named(strange)}; it lists {named(classes)}"
         remedy = "correct them, or ask its owner to add them to `classes` in server.toml"
         yield Finding("problem", text, remedy)
-    elif strange and known:
-        yield Finding("ok", f"new to the federation: {named(strange)}")
 
 
 def _backbone(site: Site, offer: Offer | None) -> Iterator[Finding]:
@@ -269,7 +244,7 @@ def _backbone(site: Site, offer: Offer | None) -> Iterator[Finding]:
 
 
 def _features(site: Site, data: Rows, offer: Offer | None, head: Head | None) -> Iterator[Finding]:
-    """Source, values and scale of features (n, d), and the size of their upload."""
+    """Source, values and scale of features (n, d)."""
     try:
         if offer is not None:
             offer.require(site.settings.federation, site.settings.source)
@@ -278,16 +253,12 @@ def _features(site: Site, data: Rows, offer: Offer | None, head: Head | None) ->
     wrong = _wrong_values(data.X, offer)
     if wrong is not None:
         yield wrong
-    elif zero := int(np.sum(~data.X.any(axis=1))):
-        yield Finding("warning", f"{zero:,} of {len(data.X):,} rows are all zeros")
     if text := unequal_scales(data.X, data.columns, offer.kind if offer else "cosine"):
         yield Finding("warning", text, SCALE_ALIKE)
     if offer is None:
-        compared = "width, sign, columns and the scale of other sites were not compared"
-        yield Finding("ok", f"the server has made no offer yet, so {compared}")
+        yield Finding("ok", "the server has made no offer yet, so the rows were compared with none")
     elif wrong is None:
         yield from _scale(data, offer, head)
-        yield from _size(site, data, offer)
 
 
 def _wrong_values(X: NDArray[Any], offer: Offer | None) -> Finding | None:
@@ -334,19 +305,3 @@ def _scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
         text = f"the newest classifier recognises {share:.0%} of the rows of known classes"
         remedy = "are labels swapped, or the features made in another way?"
         yield _judged(share >= POOR_SHARE * chance, "warning", text, remedy)
-
-
-def _size(site: Site, data: Rows, offer: Offer) -> Iterator[Finding]:
-    """Whether a summary fits the budget, and whether it is larger than the rows it describes."""
-    counts = Counter(canonical(label) for label in data.y if label is not None)
-    sent = [n for n in counts.values() if n >= site.settings.min_class_count]
-    if offer.message != "summary" or offer.privacy != "none" or not sent:
-        return
-    try:
-        rank = site.rank(site.limited(offer), sum(sent), len(sent))
-    except Refused as reason:
-        yield Finding("problem", str(reason))
-        return
-    about = upload_bytes(offer.out_features, rank, len(sent))
-    if text := larger_than_rows(about, len(data.y), data.X.shape[1]):
-        yield Finding("ok", f"about {text}")

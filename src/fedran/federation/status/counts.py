@@ -1,114 +1,106 @@
-"""What a status is computed from: the tables of the database, uploads and events counted by task
-and by site, and who is connected.
-"""
+"""The tables of the database, with uploads and events counted by task and by site."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
-from fedran.federation.server.store.schema import Charge, Run, SolvedHead, Task, Upload, Waiting
-from fedran.federation.status.model import Outcome
+from fedran.federation.server.store.schema import Charge, SolvedHead, Upload, Waiting
+from fedran.federation.status.model import ACCEPTED, Outcome, SiteStatus, TaskStatus
 
 
 @dataclass
 class Counts:
-    """The uploads for one task, or those of one site."""
-
-    uploads: int = 0
-    rows: int = 0
-    payload: int = 0
-    """Bytes of all signed envelopes that arrived, as far as events are kept."""
-    refused: int = 0
-    answered: dict[str, str] = field(default_factory=dict)
-    """Site -> outcome of its upload. A refused upload does not replace an accepted one."""
-    classes: Counter[str | int] = field(default_factory=Counter)
-    tasks: dict[str, None] = field(default_factory=dict)
-    """Those of its accepted uploads, in order of acceptance."""
-
-
-@dataclass
-class Stored:
     """What the database says. Unsigned messages never count for a site or create a task."""
 
     records: int | None = 0
     """Accepted uploads; None if the database cannot be read."""
-    tasks: list[Task] = field(default_factory=list)
     heads: list[SolvedHead] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
     quarantine: list[Waiting] = field(default_factory=list)
     seen: dict[str, float] = field(default_factory=dict)
     ledger: list[Charge] = field(default_factory=list)
     flower: str = ""
     held: str = ""
-    epoch: str = ""
+    transport: int = 0
+    tasks: dict[str, TaskStatus] = field(default_factory=dict)
+    """Oldest first. Until ``settle``, all sites that were asked are missing."""
+    uploads: defaultdict[str, list[Upload]] = field(default_factory=lambda: defaultdict(list))
+    """Accepted ones of a site, and the secure sums with its rows."""
+    payload: Counter[str] = field(default_factory=Counter)
+    """Bytes of all signed envelopes of a site that arrived, as far as events are kept."""
     cohorts: list[Outcome] = field(default_factory=list)
-    by_task: defaultdict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
-    by_site: defaultdict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
-    declined: dict[str, dict[str, Outcome]] = field(default_factory=dict)
-    """Task -> site -> why it sent nothing, as it said itself."""
     problems: dict[tuple[str | bool, ...], Outcome] = field(default_factory=dict)
     """Oldest first. Identical ones are counted, not repeated."""
+    declined: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    """Task and site -> why it sent nothing, as it said itself."""
     digests: set[str] = field(default_factory=set)
     """Of accepted uploads."""
 
     @classmethod
-    def read(cls, database: Database) -> Stored:
+    def read(cls, database: Database) -> Counts:
         """Read the tables, and count."""
         found = cls(
             records=database.count(),
-            tasks=database.tasks(),
             heads=database.heads(),
-            runs=database.runs(),
             quarantine=list(database.quarantine().values()),
             seen=database.seen(),
             ledger=database.ledger(),
             flower=database.fact("flower"),
             held=database.fact("held"),
-            epoch=database.fact("epoch"),
         )
+        for task in database.tasks():
+            ends, asked = task.opened + task.deadline, list(task.asked)
+            found.tasks[task.task] = TaskStatus(
+                task.task, task.state, task.opened, ends, task.min_clients, missing=asked
+            )
         for upload in database.uploads():
             found._add_upload(upload)
         for tombstone in database.tombstones():  # nothing is expected from their sites any more
             if not tombstone.sum_number:  # its members may make another sum
-                of_task = found.by_task[tombstone.task]
-                of_task.answered.setdefault(tombstone.client, "forgotten")
+                answered = found._task(tombstone.task).answered
+                answered.setdefault(tombstone.client, "forgotten")
         for event in EventLog(database).read(without="accepted"):
             found._add_event(event)
+        for run in database.runs():
+            found.transport += run.received + run.sent
+            if run.task in found.tasks:
+                found.tasks[run.task].received += run.received
+                found.tasks[run.task].sent += run.sent
+        for head in found.heads:
+            if head.task in found.tasks and found.tasks[head.task].uploads:
+                found.tasks[head.task].accuracy = head.accuracy
         return found
+
+    def _task(self, name: str) -> TaskStatus:
+        return self.tasks.setdefault(name, TaskStatus(name))
 
     def _add_upload(self, upload: Upload) -> None:
         """Count an accepted upload: a secure sum for its members, any other for its sender."""
-        client, task, rows, size = upload.client, upload.task, upload.rows, upload.bytes
+        client, task = upload.client, self._task(upload.task)
         cohort = [member for member, _ in upload.members]
         self.digests.add(upload.digest)
         if cohort:
             self.cohorts.append(
-                Outcome(None, client, task, "accepted", rows=rows, bytes=size, members=cohort)
+                Outcome(None, client, task.task, "accepted", rows=upload.rows, members=cohort)
             )
-        for counts in (self.by_task[task], self.by_site[client]):
-            counts.rows += rows
-            counts.payload += size
-        for label, n in upload.classes:
-            self.by_site[client].classes[label] += n
         for site in dict.fromkeys((client, *cohort)):
-            self.by_site[site].uploads += 1
-            self.by_site[site].tasks[task] = None
-        self.by_task[task].uploads += len(cohort) or 1
-        self.by_task[task].answered |= dict.fromkeys(cohort or [client], "accepted")
+            self.uploads[site].append(upload)
+        self.payload[client] += upload.bytes
+        task.payload += upload.bytes
+        task.rows += upload.rows
+        task.uploads += len(cohort) or 1
+        task.answered |= dict.fromkeys(cohort or [client], "accepted")
 
     def _add_event(self, event: dict[str, Any]) -> None:
         """Count an upload that was not accepted, or a site that had nothing to send."""
-        client, task = str(event.get("client")), str(event.get("task"))
+        client, name = str(event.get("client")), str(event.get("task"))
         if event["event"] == "declined":
             state = "failed" if event.get("failed") is True else "declined"
-            self.declined.setdefault(task, {})[client] = self._add_problem(event, state)
+            self.declined[name, client] = self._add_problem(event, state)
         if event["event"] != "upload":
             return
         outcome = str(event.get("outcome"))
@@ -116,14 +108,13 @@ class Stored:
             self._add_problem(event, outcome)
         if event.get("verified") is not True:
             return
-        of_task = self.by_task[task]
+        task = self._task(name)
         counted = outcome == "quarantined" and event.get("digest") in self.digests
         if not counted and not event.get("released"):  # a decision moves no bytes
-            of_task.payload += event["bytes"]
-            self.by_site[client].payload += event["bytes"]
-        if of_task.answered.get(client) not in ("accepted", "duplicate", "forgotten"):
-            of_task.answered[client] = outcome
-        of_task.refused += outcome == "refused"
+            task.payload += event["bytes"]
+            self.payload[client] += event["bytes"]
+        if task.answered.get(client) not in (*ACCEPTED, "forgotten"):
+            task.answered[client] = outcome
 
     def _add_problem(self, event: dict[str, Any], state: str) -> Outcome:
         who = str(event["client"]), str(event["task"]), state
@@ -134,55 +125,42 @@ class Stored:
         self.problems[key] = found
         return found
 
+    def settle(
+        self, task: TaskStatus, active: dict[str, Any] | None, here: Collection[str]
+    ) -> None:
+        """Which sites of a task are missing, and what became of it.
 
-@dataclass(frozen=True)
-class Connections:
-    """What the server last recorded about Flower's nodes. Without a record, all is unknown."""
-
-    at: float | None = None
-    nodes: int | None = None
-    """Connected nodes; None: unknown, because there is no record, or an old one."""
-    online: frozenset[str] = frozenset()
-    """Sites with a connected node; "" stands for a site that is not known."""
-    last_seen: dict[str, float] = field(default_factory=dict)
-    foreign_runs: list[str] = field(default_factory=list)
-    """Runs whose app is not ours."""
-
-    @classmethod
-    def read(cls, text: str, oldest: float, seen: Mapping[str, float]) -> Connections:
-        """The record, and the sites that have answered since: they are connected too.
-
-        ``seen`` says when sites last answered. A record from before ``oldest`` is too old.
+        ``active`` is the note of the run at work, if any; sites ``here`` wait for others of a sum.
         """
-        if not text:
-            return cls()
-        found, last_seen = json.loads(text), dict[str, float]()
-        at, foreign = found["at"], found.get("foreign_runs", [])
-        for node in found["nodes"]:
-            if (when := _timestamp(node["last_seen"])) is not None:
-                last_seen[node["client"]] = max(when, last_seen.get(node["client"], when))
-        if at < oldest:
-            return cls(at, last_seen=last_seen, foreign_runs=foreign)
-        online = [node["client"] for node in found["nodes"] if node["status"] == "online"]
-        answered = {client for client, when in seen.items() if when > at}
-        known = frozenset((*online, *answered))
-        later = 0 if "" in online else len(answered - set(online))
-        last_seen |= dict.fromkeys(known, at)
-        return cls(at, len(online) + later, known, last_seen, foreign)
+        unsettled = {client for client in task.missing if client not in task.answered}
+        for client in sorted(unsettled):
+            told = self.declined.get((task.task, client))
+            if told and (told.at or 0.0) >= (task.opened or 0.0) - 0.001:  # rounded
+                task.declined[client] = told.reason
+                task.failed += [client] if told.state == "failed" else []
+        task.waiting = sorted(unsettled.intersection(here) - task.declined.keys())
+        task.missing = sorted(unsettled - task.declined.keys() - {*task.waiting})
+        if task.state == "open" and (active is None or active.get("task", task.task) != task.task):
+            task.state = "interrupted"
+        # Uploads may have been forgotten or lost after its run ended.
+        elif task.state in ("complete", "quorum") and task.accepted < (task.min_clients or 0):
+            task.state = "short"
+        elif task.state == "complete" and (task.missing or task.waiting):
+            task.state = "quorum"
 
-    def connected(self, client: str) -> bool | None:
-        """Whether a node of this site is connected; None: unknown."""
-        if self.nodes is None:
-            return None
-        if client in self.online:
-            return True
-        return None if "" in self.online else False  # a node of an unknown site may be its own
-
-
-def _timestamp(text: object) -> float | None:
-    """Unix seconds of an ISO 8601 time with a time zone."""
-    try:
-        found = datetime.fromisoformat(str(text))
-        return found.timestamp() if found.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
+    def site(self, client: str) -> SiteStatus:
+        """What a site sent."""
+        uploads, classes = self.uploads.get(client, []), Counter[str | int]()
+        own = [upload for upload in uploads if upload.client == client]
+        for upload in own:
+            classes.update(dict(upload.classes))
+        sent = {upload.task for upload in uploads}
+        in_sums = uploads and not own
+        return SiteStatus(
+            client,
+            uploads=len(uploads),
+            bytes=None if in_sums else self.payload[client],
+            rows=None if in_sums else sum(upload.rows for upload in own),
+            classes=classes.most_common(),
+            newest_task=([task for task in self.tasks if task in sent] or [""])[-1],
+        )

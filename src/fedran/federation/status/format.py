@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fedran.core.errors import shortened
-from fedran.federation.status.model import TaskStatus
+from fedran.federation.status.model import ACCEPTED, TaskStatus
 from fedran.wire.sizes import human_bytes
 
 NOTHING = "-"
@@ -67,19 +69,12 @@ def format_origin(task: str) -> str:
 
 def format_uploads(task: TaskStatus) -> str:
     """From how many sites uploads of a task were accepted, and what became of the others."""
+    numbers = Counter(task.answered.values())
+    numbers["had nothing to send"] = len(task.declined) - len(task.failed)
     parts = [f"{task.accepted} of {task.asked}"]
-    if task.uploads > task.accepted:
-        parts.append(f"{task.uploads} uploads")
-    if task.quarantined:
-        parts.append(f"{task.quarantined} in quarantine")
-    if task.refused:
-        parts.append(f"{task.refused} refused")
-    if forgotten := sum(outcome == "forgotten" for outcome in task.answered.values()):
-        parts.append(f"{forgotten} forgotten")
+    parts += [f"{n} {what}" for what, n in numbers.items() if n and what not in ACCEPTED]
     if task.failed:
         parts.append(f"{shortened(task.failed, 5)} failed")
-    if len(task.declined) > len(task.failed):
-        parts.append(f"{len(task.declined) - len(task.failed)} had nothing to send")
     if task.missing:
         parts.append(f"missing {shortened(task.missing, 5)}")
     if task.waiting:

@@ -6,37 +6,35 @@ Nothing is opened for writing, and what cannot be read is reported in ``Status.f
 from __future__ import annotations
 
 import json
-import math
 import shlex
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from fedran.core.errors import shortened
 from fedran.core.labels import similar_labels
 from fedran.federation.protocol.connection import certificate_expiry
-from fedran.federation.protocol.limits import LATE_SECONDS, SHOWN_HEADS, SHOWN_PROBLEMS, WARN_DAYS
+from fedran.federation.protocol.limits import (
+    LATE_SECONDS,
+    SHOWN_HEADS,
+    SHOWN_ITEMS,
+    SHOWN_PROBLEMS,
+    WARN_DAYS,
+)
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.secure.masking.attempt import STAGES, Stage
 from fedran.federation.secure.server.budget import over_budget, spent
 from fedran.federation.secure.server.coordinator import FOLDER as SUMS
 from fedran.federation.secure.site.pinning import key_fingerprint, roster_fingerprint
 from fedran.federation.server.settings import REFUSED_REQUESTS, ROSTER, ServerPaths
 from fedran.federation.server.store.database import Database
-from fedran.federation.server.store.schema import Charge, Task, Waiting
-from fedran.federation.status.counts import Connections, Counts, Stored
+from fedran.federation.server.store.schema import Charge, Waiting
+from fedran.federation.status.counts import Counts
 from fedran.federation.status.format import format_age
-from fedran.federation.status.model import (
-    Finding,
-    Outcome,
-    SiteStatus,
-    Status,
-    SumStatus,
-    TaskStatus,
-)
+from fedran.federation.status.model import Finding, Outcome, Status
 from fedran.wire.files import folder_bytes, read_json_object
 
 
@@ -56,25 +54,30 @@ class Reader:
         if active is None:  # a run may have started between the two reads
             active = lock_holder(self.state)
         running = lock_holder(self.folder / "log") is not None
-        oldest = now - (self.settings.catch_up or 3600.0) - LATE_SECONDS if running else math.inf
-        connections = Connections.read(stored.flower, oldest, stored.seen)
+        record = json.loads(stored.flower or "{}")
+        nodes = self._connected(record, stored.seen, now) if running else None
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
-        findings += self._warnings(now, connections, expires)
-        roster, sums = self._roster(findings), self._sums()
-        uploaded = stored.by_site.keys()
-        if roster is None:  # nobody counts as removed
-            members = uploaded - {cohort.client for cohort in stored.cohorts}
-        else:
-            members = set(roster)
+        findings += self._warnings(now, record.get("foreign_runs", []), expires)
+        roster, sums = self._roster(findings), list(self._sums())
         sites = [
-            _site(stored, connections, client, client in members, (roster or {}).get(client))
-            for client in sorted(members | uploaded)
+            stored.site(client) for client in sorted({*roster, *stored.uploads, *stored.payload})
         ]
+        for site in sites:
+            site.in_roster = site.client in roster
+            site.key = key_fingerprint(roster[site.client]) if site.in_roster else ""
+            times = [stored.seen.get(site.client)]
+            if nodes is not None and site.client in nodes:
+                site.connected = True
+                times.append(record["at"])
+            elif nodes is not None and "" not in nodes:  # an unknown node may be its own
+                site.connected = False
+            site.last_seen = max((at for at in times if at is not None), default=None)
         alike = similar_labels(label for site in sites for label, _ in site.classes)
         findings += [Finding("warning", alike)] if alike else []
-        known = {task.task: task for task in stored.tasks}
-        names = list(dict.fromkeys((*known, *stored.by_task)))
-        compared = self.settings.privacy != "none" and roster is not None
+        for task in stored.tasks.values():
+            here = {client for found in sums if found.task == task.task for client in found.members}
+            stored.settle(task, active, here)
+        compared = self.settings.privacy != "none" and roster
         return Status(
             at=now,
             federation=self.settings.federation,
@@ -84,55 +87,65 @@ class Reader:
             findings=findings,
             sites=sites,
             disk_bytes=folder_bytes(self.state),
-            disk_free=shutil.disk_usage(self.folder).free,
             certificate_expires=expires,
-            checked=connections.at,
-            nodes=connections.nodes,
+            checked=record.get("at"),
+            nodes=None if nodes is None else len(nodes),
             records=stored.records,
-            payload=sum(site.payload for site in stored.by_site.values()),
-            transport=sum(run.received + run.sent for run in stored.runs),
+            payload=stored.payload.total(),
+            transport=stored.transport,
             head=stored.heads[-1] if stored.heads and stored.records else None,
             history=stored.heads[-SHOWN_HEADS:],
             held=self._held(stored.held),
-            tasks=[_task(stored, n, known.get(n), active, sums) for n in reversed(names)],
+            tasks=list(reversed(stored.tasks.values())),
             quarantine=[self._quarantined(upload) for upload in stored.quarantine],
             problems=list(reversed(stored.problems.values()))[:SHOWN_PROBLEMS],
-            roster=roster_fingerprint(roster or {}) if compared else "",
+            roster=roster_fingerprint(roster) if compared else "",
             cohorts=stored.cohorts,
             sums=sums,
             budget=self._budget(stored.ledger),
-            epoch=stored.epoch,
         )
 
-    def _read_database(self, findings: list[Finding]) -> Stored:
+    def _connected(
+        self, record: dict[str, Any], seen: dict[str, float], now: float
+    ) -> list[str] | None:
+        """The site of each connected node, "" if it is not known; None: no record, or an old one.
+
+        Sites that have sent something since Flower's nodes were recorded are connected too.
+        """
+        at = record.get("at", 0.0)
+        if at < now - (self.settings.catch_up or 3600.0) - LATE_SECONDS:
+            return None
+        found = [node["client"] for node in record["nodes"] if node["status"] == "online"]
+        if "" not in found:
+            found += [client for client, when in seen.items() if when > at and client not in found]
+        return found
+
+    def _read_database(self, findings: list[Finding]) -> Counts:
         """The tables that a status needs; empty before the first start of the server."""
         try:
             with closing(Database(self.state, read_only=True)) as database:
-                return Stored.read(database)
+                return Counts.read(database)
         except FileNotFoundError:
-            return Stored()
+            return Counts()
         except OSError as reason:
             findings.append(Finding("problem", f"The database cannot be read: {reason}"))
-            return Stored(records=None)
+            return Counts(records=None)
 
-    def _roster(self, findings: list[Finding]) -> dict[str, str] | None:
-        """The sites that may send, with their keys; None if they cannot be read."""
+    def _roster(self, findings: list[Finding]) -> dict[str, str]:
+        """The sites that may send, with their keys."""
         try:
             return Roster.load(self.folder / ROSTER).clients
         except (ValueError, OSError) as reason:
             findings.append(Finding("problem", f"The roster cannot be read: {reason}"))
-            return None
+            return {}
 
     def _warnings(
-        self, now: float, connections: Connections, expires: float | None
+        self, now: float, foreign_runs: list[str], expires: float | None
     ) -> Iterator[Finding]:
         """What the owner should look into, whatever the uploads are."""
-        if connections.foreign_runs:
-            yield Finding(
-                "problem",
-                f"ALARM: run {', '.join(connections.foreign_runs[:5])} has an app that is not "
-                "fedran's. Server and sites refuse it, but somebody else can start runs here.",
-            )
+        if foreign_runs:
+            text = f"ALARM: run {shortened(foreign_runs, 5)} has an app that is not fedran's"
+            yield Finding("problem", f"{text}. It is refused, but somebody else can start runs.")
         refused = read_json_object(self.runtime / REFUSED_REQUESTS)
         if refused:
             yield Finding(
@@ -142,22 +155,23 @@ class Reader:
                 f"{format_age(now - refused['at'])}. Somebody else can reach its port.",
             )
         if expires is not None and expires - now < 86400 * WARN_DAYS:
-            days = f"{(expires - now) / 86400:.0f} days"
-            yield Finding(
-                "warning",
-                f"The server's certificate expires in {days}.",
-                "`fedran federation renew` makes a new one.",
-            )
+            text = f"The server's certificate expires in {(expires - now) / 86400:.0f} days."
+            yield Finding("warning", text, "`fedran federation renew` makes a new one.")
 
-    def _sums(self) -> list[SumStatus]:
+    def _sums(self) -> Iterator[Outcome]:
         """Secure sums that are under way, as the server noted them. They change meanwhile."""
-        names = [f.name for f in fields(SumStatus)]
-        notes = map(read_json_object, sorted((self.state / SUMS).glob("*.json")))
-        return [
-            SumStatus(**{name: note[name] for name in names})
-            for note in notes
-            if note.get("stage") and set(names) <= note.keys()
-        ]
+        for path in sorted((self.state / SUMS).glob("*.json")):
+            note = read_json_object(path)
+            if stage := note.get("stage"):
+                exchange = f"exchange {STAGES.index(Stage(stage)) + 1} of {len(STAGES)} ({stage})"
+                answered = shortened(note["answered"], SHOWN_ITEMS) or "none"
+                told = f"attempt {note['number']}, {exchange}: {note['needed']} sites are needed"
+                told += f", answered: {answered}"
+                if note["waiting"]:
+                    told += f", missing: {shortened(note['waiting'], SHOWN_ITEMS)}"
+                if note["refused"]:
+                    told += f", refused by {shortened(note['refused'], SHOWN_ITEMS)}"
+                yield Outcome(None, "", note["task"], stage, told, members=note["answered"])
 
     def _budget(self, ledger: list[Charge]) -> str:
         """What differential privacy has spent; empty where there is none."""
@@ -192,10 +206,7 @@ class Reader:
         commands.append(self._command("rollback", "--release"))
         reason = found["reason"]
         if found["uploads"] and self.settings.privacy == "none":
-            reason += (
-                ". If the rows can be corrected, the site sends them again with `fedran federation "
-                "revise`. `forget` is final: it takes no other rows of the site for the task"
-            )
+            reason += ". `forget` is final; if the rows can be corrected, the site uses `revise`"
         return Outcome(found["at"], "", found["task"], "held", reason, commands=commands)
 
     def _quarantined(self, upload: Waiting) -> Outcome:
@@ -206,71 +217,3 @@ class Reader:
 
     def _command(self, verb: str, *arguments: str) -> str:
         return shlex.join(["fedran", "federation", verb, str(self.given), *arguments])
-
-
-def _task(
-    stored: Stored,
-    name: str,
-    task: Task | None,
-    active: dict[str, Any] | None,
-    sums: list[SumStatus],
-) -> TaskStatus:
-    counted = stored.by_task.get(name, Counts())
-    unsettled = set(task.asked) - counted.answered.keys() if task else set()
-    here = {site for found in sums if found.task == name for site in found.answered}
-    declined = {
-        client: told
-        for client, told in stored.declined.get(name, {}).items()
-        if task and client in unsettled and (told.at or 0.0) >= task.opened - 0.001  # rounded
-    }
-    state = task.state if task else "unknown"
-    if state == "open" and (active is None or active.get("task", name) != name):
-        state = "interrupted"
-    runs = [run for run in stored.runs if run.task == name]
-    heads = [head for head in stored.heads if head.task == name]
-    found = TaskStatus(
-        task=name,
-        state=state,
-        opened=task.opened if task else None,
-        ends=task.opened + task.deadline if task else None,
-        min_clients=task.min_clients if task else None,
-        answered=counted.answered,
-        missing=sorted(unsettled - declined.keys() - here),
-        waiting=sorted(here & unsettled - declined.keys()),
-        declined={client: told.reason for client, told in declined.items()},
-        failed=sorted(client for client, told in declined.items() if told.state == "failed"),
-        uploads=counted.uploads,
-        refused=counted.refused,
-        quarantined=sum(upload.task == name for upload in stored.quarantine),
-        rows=counted.rows,
-        payload=counted.payload,
-        received=sum(run.received for run in runs),
-        sent=sum(run.sent for run in runs),
-        accuracy=heads[-1].accuracy if heads and counted.uploads else None,
-    )
-    # Uploads may have been forgotten or lost after its run ended.
-    if state in ("complete", "quorum") and found.accepted < (found.min_clients or 0):
-        return replace(found, state="short")
-    late = found.missing or found.waiting
-    return replace(found, state="quorum") if state == "complete" and late else found
-
-
-def _site(
-    stored: Stored, connections: Connections, client: str, in_roster: bool, key: str | None
-) -> SiteStatus:
-    counted = stored.by_site.get(client, Counts())
-    times = (stored.seen.get(client), connections.last_seen.get(client))
-    opened = [task.task for task in stored.tasks if task.task in counted.tasks]
-    in_sums = counted.uploads and not counted.rows
-    return SiteStatus(
-        client=client,
-        in_roster=in_roster,
-        key=key_fingerprint(key) if key else "",
-        last_seen=max((t for t in times if t is not None), default=None),
-        connected=connections.connected(client),
-        uploads=counted.uploads,
-        bytes=None if in_sums else counted.payload,
-        rows=None if in_sums else counted.rows,
-        classes=counted.classes.most_common(),
-        newest_task=(opened or [*counted.tasks] or [""])[-1],
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from fedran.federation.protocol.connection import certificate_expiry
 from fedran.federation.protocol.lockfile import lock_holder
-from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.masking.attempt import STAGES
 from fedran.federation.secure.site.pinning import PinnedRoster, key_fingerprint, roster_fingerprint
 from fedran.federation.secure.site.sum_files import FOLDER, SumFiles, spent_epsilon
@@ -27,7 +25,6 @@ from fedran.federation.site.settings import (
 )
 from fedran.federation.status.model import Finding, Outcome, SiteStatus, Status
 from fedran.wire.files import folder_bytes, read_json_object
-from fedran.wire.validation import FILE_LIMITS
 
 
 def read_site(paths: SitePaths) -> Status:
@@ -62,7 +59,6 @@ def read_site(paths: SitePaths) -> Status:
             for client in sorted({*known, *shown})
         ],
         disk_bytes=folder_bytes(state),
-        disk_free=shutil.disk_usage(paths.folder).free,
         certificate_expires=certificate_expiry(paths.folder / settings.ca),
         checked=contact.get("at") if isinstance(contact.get("at"), float) else None,
         connection=str(contact.get("state", "")) or f"server {settings.server}, never tried",
@@ -95,27 +91,9 @@ def _uploads(folder: Path) -> list[Outcome]:
     outbox, found = Outbox(folder), []
     for path in folder.glob("*.envelope") if folder.is_dir() else ():
         receipt = outbox.receipt(path.stem)
-        try:
-            file = path.stat()
-        except FileNotFoundError:  # withdrawn or put aside meanwhile
-            continue
-        try:
-            message = open_envelope(path.read_bytes(), FILE_LIMITS).message()
-            classes = list(zip(message.classes, map(int, message.counts), strict=True))
-        except (OSError, ValueError):
-            classes = []
-        upload = Outcome(
-            file.st_mtime,
-            "",
-            path.stem,
-            receipt.code.value if receipt else "pending",
-            receipt.reason if receipt else "",
-            rows=sum(n for _, n in classes),
-            bytes=file.st_size,
-            classes=classes,
-            withheld=[(label, n) for label, n in outbox.note(path.stem).get("withheld", [])],
-        )
-        found.append(upload)
+        state, reason = (receipt.code.value, receipt.reason) if receipt else ("pending", "")
+        with suppress(FileNotFoundError):  # withdrawn or put aside meanwhile
+            found.append(Outcome(path.stat().st_mtime, "", path.stem, state, reason))
     return sorted(found, key=lambda upload: upload.at or 0.0)
 
 
@@ -133,10 +111,8 @@ def _sums(files: SumFiles) -> Iterator[Outcome]:
             answered = [str(stage) for stage in STAGES if stage in newest.answers]
             reason = f"attempt {newest.attempt.number}, answered up to {(answered or ['none'])[-1]}"
             members = list(newest.survivors)
-            if members:
-                reason += f", sum of {', '.join(members)}"
-            if told := note.get("reason"):
-                reason += f"; {told}"
+            told = f"sum of {', '.join(members)}" if members else "", note.get("reason")
+            reason = "; ".join(filter(None, (reason, *told)))
             code = str(note.get("code", "pending"))
             yield Outcome(None, "", task, code, reason, members=members)
 

@@ -9,20 +9,18 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from fedran.core.errors import shortened
-from fedran.federation.protocol.limits import SHOWN_ITEMS, SHOWN_SITES
+from fedran.federation.protocol.limits import SHOWN_ITEMS
 from fedran.federation.status.format import (
     NOTHING,
     format_age,
     format_bytes,
     format_count,
     format_duration,
-    format_label,
     format_origin,
     format_percent,
     format_uploads,
 )
-from fedran.federation.status.model import Classes, Outcome, Status, TaskStatus
+from fedran.federation.status.model import Outcome, Status, TaskStatus
 
 
 def print_status(status: Status, console: Console) -> None:
@@ -45,7 +43,8 @@ def print_status(status: Status, console: Console) -> None:
         _print_indented(escape(status.held.reason), console)
         _print_commands(status.held, console)
     if status.client:
-        _print_own_uploads(status, console)
+        console.print("\n[bold]Uploads[/]" if status.uploads else "\nno upload was made yet")
+        _print_outcomes(status.uploads, status.at, console)
     else:
         _print_tasks(status.tasks, console)
     if status.roster or status.budget:
@@ -71,7 +70,7 @@ def _overview(status: Status) -> list[str]:
         lines = [
             f"[bold]{escape(status.client)}[/] of {federation}  site {state}",
             f"{before}{escape(status.connection)}{checked}",
-            f"uploads and state {disk}, {format_bytes(status.disk_free)} free",
+            f"uploads and state {disk}",
         ]
     else:
         nodes = "" if status.nodes is None else f", {format_count(status.nodes, 'node')} connected"
@@ -97,48 +96,24 @@ def _print_open_task(task: TaskStatus, now: float, console: Console) -> None:
     left = "" if task.ends is None else f", {format_duration(task.ends - now)} left"
     answered = f"{len(task.answered)} of {task.asked} sites answered"
     console.print(f"\n[bold]Task {escape(task.task)} is open[/]: {answered}{needed}{left}")
-    answers = [
-        client if outcome in ("accepted", "duplicate") else f"{client} ({outcome})"
-        for client, outcome in sorted(task.answered.items())
-    ]
-    lists = {"answered": answers, "missing": task.missing, "waiting for others": task.waiting}
-    for what, names in lists.items():
-        if names:
-            _print_indented(escape(f"{what}: {', '.join(names)}"), console)
-    for client, reason in task.declined.items():
-        how = "failed" if client in task.failed else "has nothing to send"
-        _print_indented(escape(f"{client} {how}: {reason} (not signed)"), console)
 
 
 def _print_outcomes(outcomes: Sequence[Outcome], now: float, console: Console) -> None:
-    """Uploads of sites that were not accepted, or wait for a decision."""
+    """Uploads that were not accepted or wait for a decision, or those of a site itself."""
     for found in outcomes:
         signed = "" if found.verified else " (not signed)"
         times = f", {found.times} times" if found.times > 1 else ""
-        age = format_age(None if found.at is None else now - found.at)
-        told = f"{signed}, task {found.task}, {age}: {found.state}{times}: {found.reason}"
-        _print_indented(f"[bold]{escape(found.client)}[/]{escape(told)}", console)
+        who = f"[bold]{escape(found.client)}[/]{signed}, " if found.client else ""
+        age = "" if found.at is None else f", {format_age(now - found.at)}"
+        reason = f": {found.reason}" if found.reason else ""
+        told = escape(f"task {found.task}{age}: {found.state}{times}{reason}")
+        _print_indented(f"{who}{told}", console)
         _print_commands(found, console)
 
 
 def _print_commands(found: Outcome, console: Console) -> None:
     for command in found.commands:
         console.print(f"    {escape(command)}", soft_wrap=True)
-
-
-def _print_own_uploads(status: Status, console: Console) -> None:
-    """The uploads of a site with what they contain, and its part in secure sums."""
-    console.print("\n[bold]Uploads[/]" if status.uploads else "\nno upload was made yet")
-    for found in status.uploads:
-        made = ""
-        if found.at is not None:
-            made = f", {format_bytes(found.bytes)}, made {format_age(status.at - found.at)}"
-        _print_indented(f"[bold]{escape(found.task)}[/]: {escape(found.state)}{made}", console)
-        for what, classes in (("contains", found.classes), ("withheld", found.withheld)):
-            if classes:
-                console.print(f"    {what}: {_classes(classes)}")
-        if found.reason:
-            console.print(f"    {escape(found.reason)}", soft_wrap=True)
 
 
 def _print_tasks(tasks: Sequence[TaskStatus], console: Console) -> None:
@@ -156,7 +131,7 @@ def _print_sums(status: Status, console: Console) -> None:
     console.print("\n[bold]Secure sums[/]")
     if status.budget:
         _print_indented(status.budget, console)
-    lines = [f"task {s.task}, attempt {s.number}: {s.text}" for s in status.sums]
+    lines = [f"task {found.task}, {found.reason}" for found in status.sums]
     for cohort in reversed(status.cohorts):
         members = ", ".join(cohort.members)
         lines.append(f"task {cohort.task}, {cohort.client}: {members} ({cohort.rows:,} rows)")
@@ -176,7 +151,7 @@ def _print_sites(status: Status, console: Console) -> None:
     measured = any(site.gain is not None for site in status.sites)
     right = ("uploads", "bytes", "rows", *(["gain"] if measured else ()))
     table = _table("site", "connected", "last seen", "newest task", right=right)
-    sites = sorted(status.sites, key=lambda site: -(site.gain or 0.0))[:SHOWN_SITES]
+    sites = sorted(status.sites, key=lambda site: -(site.gain or 0.0))
     cohorts = {cohort.client for cohort in status.cohorts}
     for site in sites:
         outside = "cohort" if site.client in cohorts else "not in roster"
@@ -193,19 +168,8 @@ def _print_sites(status: Status, console: Console) -> None:
         )
     console.print("\n[bold]Sites[/]")
     console.print(table if sites else "  no site is known; `fedran federation add` adds one")
-    if len(status.sites) > SHOWN_SITES:
-        console.print(f"  and {len(status.sites) - SHOWN_SITES} more; --json prints all")
     if measured:
         console.print("  gain: points of accuracy without the site. A large one names a liar.")
-    if any(site.classes for site in sites):
-        console.print("\n[bold]Classes by site[/] (rows per class)")
-    for site in sites:
-        if site.classes:
-            _print_indented(f"[bold]{escape(site.client)}[/]: {_classes(site.classes)}", console)
-
-
-def _classes(classes: Classes) -> str:
-    return escape(shortened([f"{format_label(c)} ({n:,})" for c, n in classes], SHOWN_ITEMS))
 
 
 def _print_indented(markup: str, console: Console) -> None:

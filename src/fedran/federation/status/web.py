@@ -108,31 +108,20 @@ def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
 
     The largest classes and the sites with the most rows are shown.
     """
-    every = [site for site in sites if site.classes]
-    wide = {site.client for site in sorted(every, key=lambda s: -(s.rows or 0))[:TABLE_SITES]}
-    columns = {site.client: dict(site.classes) for site in every if site.client in wide}
+    every = sorted((site for site in sites if site.classes), key=lambda s: -(s.rows or 0))
     totals = Counter[str | int]()
     for site in every:
         totals.update(dict(site.classes))
-    largest = max((n for column in columns.values() for n in column.values()), default=0)
+    shown = sorted(every[:TABLE_SITES], key=lambda site: site.client)
+    columns = [dict(site.classes) for site in shown]
+    largest = max((n for column in columns for n in column.values()), default=0)
     rows = []
     for label in sorted((label for label, _ in totals.most_common(TABLE_CLASSES)), key=sort_key):
-        numbers = [column.get(label, 0) for column in columns.values()]
+        numbers = [column.get(label, 0) for column in columns]
         cells = [(n, -(-5 * n // largest) if n > 0 else 0) for n in numbers]
         rows.append({"label": label, "total": totals[label], "cells": cells})
-    return {
-        "clients": list(columns),
-        "rows": rows,
-        "hidden": len(totals) - len(rows),
-        "hidden_sites": len(every) - len(columns),
-    }
-
-
-class PortInUse(OSError):
-    """The status page cannot listen on the given port."""
-
-    def __init__(self, port: int, reason: Exception) -> None:
-        super().__init__(f"port {port} cannot be used ({reason}); --port 0 takes any free port")
+    hidden = len(totals) - len(rows), len(every) - len(shown)
+    return {"clients": [site.client for site in shown], "rows": rows, "hidden": hidden}
 
 
 class StatusServer(ThreadingHTTPServer):
@@ -145,7 +134,8 @@ class StatusServer(ThreadingHTTPServer):
         try:
             super().__init__((LOOPBACK, port), _Handler)
         except (OSError, OverflowError) as reason:
-            raise PortInUse(port, reason) from None
+            text = f"port {port} cannot be used ({reason}); --port 0 takes any free port"
+            raise OSError(text) from None
 
     @property
     def url(self) -> str:

@@ -242,7 +242,6 @@ class Coordinator:
             "waiting": sorted(opened.waiting_for),
             "needed": state.needed if state.stage else 0,
             "refused": sorted(opened.refused),
-            "idle": opened.idle,
         }
         write_atomically(self.folder / f"{opened.name}.json", json.dumps(note).encode())
         write_atomically(self.folder / f"{opened.name}.state", opened.state.to_bytes())
