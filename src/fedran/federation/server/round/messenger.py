@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,15 +68,8 @@ class Messenger:
         self.unanswered: dict[str, int] = {}
         """Message id -> node, for messages without a reply so far."""
         self._failures: dict[int, int] = {}
-        self._patience: dict[int, float] = {}
-        """Node -> seconds until it is asked again if it does not answer."""
-        self._asked_at: dict[int, float] = {}
-        self._ask_from: dict[int, float] = {}
-        """Node -> time from which it may be asked (again)."""
-        self._disconnected: set[int] = set()
-        """Nodes that disconnected before they answered."""
-        self._urgent: set[int] = set()
-        """Nodes that are asked at once, although an earlier message may be unanswered."""
+        self._ask_at: dict[int, float] = {}
+        """Node -> time from which it is asked again: 0 is at once, and infinity is never."""
 
     def nodes_to_ask(self) -> list[int]:
         """Connected nodes that were not asked yet, failed, were disconnected, or are slow.
@@ -83,17 +77,10 @@ class Messenger:
         A node that was killed at work and came back has lost its message, and Flower may not
         report it. A second message to a node that is only slow does no harm.
         """
-        now = time.monotonic()
-        connected, busy = set(self.network.nodes()), set(self.unanswered.values())
-        self._disconnected |= busy - connected
-        again = self._disconnected & connected
-        self._disconnected -= again
-        again |= {
-            node for node in busy & connected if now - self._asked_at[node] > self._patience[node]
-        }
-        due = {node for node in connected - busy if self._ask_from.get(node, 0.0) <= now}
-        due |= self._urgent & connected
-        return [n for n in sorted(due | again) if self._failures.get(n, 0) < MAX_FAILURES]
+        now, connected = time.monotonic(), set(self.network.nodes())
+        self._ask_at.update(dict.fromkeys(set(self.unanswered.values()) - connected, 0.0))
+        due = {node for node in connected if self._ask_at.get(node, 0.0) <= now}
+        return [n for n in sorted(due) if self._failures.get(n, 0) < MAX_FAILURES]
 
     def send(
         self,
@@ -104,11 +91,8 @@ class Messenger:
         seconds: float,
     ) -> None:
         """Send one message to one node. It expires after so many seconds."""
-        waited_for = node in self.unanswered.values() and node not in self._urgent
-        self._urgent.discard(node)
-        self._patience[node] = 2 * self._patience[node] if waited_for else SLOW_SECONDS
-        self._asked_at[node] = time.monotonic()
-        self._ask_from[node] = float("inf")
+        silent = list(self.unanswered.values()).count(node)
+        self._ask_at[node] = time.monotonic() + SLOW_SECONDS * 2**silent
         if number := self.network.send(node, kind, fields, blobs, seconds):
             self.unanswered[number] = node
         else:
@@ -117,17 +101,20 @@ class Messenger:
     def retry_later(self, node: int) -> None:
         """Count a failure of a node, and let it be asked again after a pause."""
         self._failures[node] = self._failures.get(node, 0) + 1
-        self._ask_from[node] = time.monotonic() + RETRY_SECONDS
+        self._ask_at[node] = time.monotonic() + RETRY_SECONDS
 
     def ask_again(self, node: int) -> None:
         """Let a node that has more to send, or that is asked something else, be asked at once."""
-        self._urgent.add(node)
+        self._ask_at[node] = 0.0
 
     def replies(self) -> Iterator[tuple[int, Incoming]]:
         """Replies that have arrived, with their nodes. Only one is in memory at a time."""
         for number in list(self.unanswered):
             if (reply := self.network.reply(number)) is not None:
-                yield self.unanswered.pop(number), reply
+                node = self.unanswered.pop(number)
+                if self._ask_at[node]:
+                    self._ask_at[node] = math.inf
+                yield node, reply
 
 
 @dataclass(frozen=True)
