@@ -34,6 +34,7 @@ from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.services import start_federation, stop_federation
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.secure.masking import masking, unmasking
 from fedran.federation.secure.masking.attempt import (
     STAGES,
@@ -249,10 +250,12 @@ PROGRAMS = ("executor", "supernode", "superlink")
 def used(folder: Path) -> dict[str, float]:
     """Processor time of Flower's program and of the app in a folder, ended children included."""
     found = {}
-    for program in PROGRAMS:
-        mark = folder / "log" / f"{program}.pid"
-        if mark.is_file():
-            found[program] = sum(psutil.Process(int(mark.read_text().split()[0])).cpu_times()[:4])
+    holder = lock_holder(folder / "log") or {}
+    for process in psutil.Process(holder["pid"]).children() if "pid" in holder else ():
+        command = " ".join(process.cmdline())
+        for program in PROGRAMS:
+            if f".{program}" in command or f"flower-{program}" in command:
+                found[program] = sum(process.cpu_times()[:4])
     return found
 
 

@@ -22,14 +22,13 @@ from flwr.cli.build import build_fab_from_files
 
 from fedran.federation.flower import control
 from fedran.federation.flower.programs import APP_TEXT, _executable, is_listening
-from fedran.federation.ops.supervisor import processes_with
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import seal
 from fedran.federation.server.settings import APP, OWNER, ServerPaths
 from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import same_state
-from helpers.federation.real_federation import federation, wait_for
+from helpers.federation.real_federation import federation, program, wait_for
 
 pytestmark = [
     pytest.mark.faults,
@@ -67,10 +66,10 @@ def test_a_killed_server_or_site_leaves_no_process_behind(tmp_path):
     with federation(tmp_path / "t", sites=1) as fed:
         left = []
         for place in (fed.server.folder, fed.site("site-1").folder):
-            wait_for((place / "log" / "executor.pid").is_file, "its executor")
-            marks = [path.read_text().split()[1] for path in (place / "log").glob("*.pid")]
-            left += [process for mark in marks for process in processes_with(mark)]
-            os.kill(lock_holder(place / "log")["pid"], signal.SIGKILL)
+            wait_for(lambda place=place: program(place, "executor"), "its executor")
+            supervisor = psutil.Process(lock_holder(place / "log")["pid"])
+            left += supervisor.children(recursive=True)
+            supervisor.kill()
         assert len(left) >= 4
         assert not psutil.wait_procs(left, timeout=30)[1]
 

@@ -1,8 +1,6 @@
 """Supervised programs: restarts, ending whole process trees, logs of their output."""
 
-import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +12,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.federation.ops import supervisor
-from fedran.federation.ops.supervisor import MARKER, SupervisedProcess
+from fedran.federation.ops.supervisor import SupervisedProcess
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 # A shell whose child ignores SIGTERM, as does its child.
@@ -107,7 +105,7 @@ def clock(monkeypatch):
 def fake(monkeypatch, clock):
     monkeypatch.setattr(supervisor.subprocess, "Popen", FakeProcess)
     monkeypatch.setattr(supervisor, "_copy_output", lambda *_: None)
-    monkeypatch.setattr(supervisor, "end_processes", lambda *_: None)
+    monkeypatch.setattr(supervisor.os, "killpg", lambda *_: None)
 
 
 def delay_until_start(program, clock):
@@ -149,7 +147,6 @@ def test_a_dead_program_is_logged_with_its_exit_code_and_log_file(supervise, cap
     program.check()
     assert "program ended with code 3; it is restarted in 1 s" in caplog.text
     assert str(tmp_path / "p.log") in caplog.text
-    assert not (tmp_path / "p.pid").exists()
 
 
 def test_the_command_is_made_anew_for_every_start(tmp_path):
@@ -173,13 +170,11 @@ def test_stopping_ends_descendants_that_ignore_sigterm(supervise, tmp_path):
     words = until(lambda: len(found := text(tmp_path / "p.log").split()) == 3 and found)
     pids = [int(word) for word in words if word != "up"]
     assert all(map(alive, pids))
-    assert (tmp_path / "p.pid").read_text().split()[0] == str(pids[0])
     start = time.monotonic()
     program.stop(0.3)
     assert 0.3 <= time.monotonic() - start < 8
     assert not program.running
     until(lambda: not any(map(alive, pids)))
-    assert not (tmp_path / "p.pid").exists()
     program.stop()
 
 
@@ -212,21 +207,9 @@ def test_a_program_ends_when_its_supervisor_is_killed(tmp_path):
     until(lambda: not alive(program))
 
 
-def test_a_program_that_is_just_being_started_is_stopped(supervise, monkeypatch):
+def test_a_program_that_is_just_being_started_is_stopped(supervise):
     program = supervise("sleep", "60")
     program.start()
-    monkeypatch.setattr(supervisor, "processes_with", lambda _: [])  # its environment is unreadable
-    start = time.monotonic()
-    program.stop(30.0)
-    assert time.monotonic() - start < 5
-
-
-def test_a_program_with_the_pid_of_an_ended_process_is_stopped(supervise):
-    program = supervise("sleep", "60")
-    program.start()
-    for seen in psutil.process_iter():  # as if an earlier scan had seen another process there
-        if seen.pid == program.process.pid:
-            seen._ident = (seen.pid, 1.0)
     start = time.monotonic()
     program.stop(30.0)
     assert time.monotonic() - start < 5
@@ -238,7 +221,7 @@ def test_the_log_is_rotated_and_one_old_file_is_kept(supervise, tmp_path, monkey
     program.start()
     until(lambda: not threads())
     new, old = tmp_path / "p.log", tmp_path / "p.log.1"
-    assert {p.name for p in tmp_path.iterdir()} == {"p.log", "p.log.1", "p.pid"}
+    assert {p.name for p in tmp_path.iterdir()} == {"p.log", "p.log.1"}
     assert max(new.stat().st_size, old.stat().st_size) < 2100
     lines = (old.read_text() + new.read_text()).splitlines()
     assert lines == [f"line {n}" for n in range(1000 - len(lines), 1000)]
@@ -263,84 +246,3 @@ def test_an_output_file_that_cannot_be_opened_does_not_end_the_program(supervise
     program.start()
     until(lambda: not program.running)
     assert program.process.returncode == 0
-
-
-def test_a_pid_file_that_cannot_be_written_leaves_no_unsupervised_program(supervise, tmp_path):
-    (tmp_path / "p.pid").mkdir()
-    program = supervise("sleep", "60")
-    try:
-        program.start()
-    except OSError:
-        assert program.process is None
-    else:
-        assert threads()
-    finally:
-        if program.process is not None:
-            program.process.kill()
-            program.process.wait()
-            until(lambda: not threads())  # the thread that copies the output closes it
-            program.process = None
-
-
-@pytest.fixture
-def leave_over(tmp_path):
-    """A process whose supervisor was killed: its pid file is still there."""
-    made = []
-
-    def start(*command, marker="a" * 32, environment=None):
-        process = subprocess.Popen(
-            command,
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **({MARKER: marker} if environment is None else environment)},
-        )
-        made.append(process)
-        threading.Thread(target=process.wait, daemon=True).start()  # reap it, as init would
-        (tmp_path / "p.pid").write_text(f"{process.pid} {marker}")
-        return process
-
-    yield start
-    for process in made:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def test_processes_of_a_killed_supervisor_are_ended(supervise, leave_over, caplog):
-    process = leave_over("sleep", "62")
-    supervise("sleep", "62").end_leftover()
-    # Popen reports 0 where the supervisor, in this same process, collected the exit code first.
-    assert process.wait(5) in (-signal.SIGTERM, 0)
-    assert "program is still running from an earlier start; ending it" in caplog.text
-
-
-def test_orphans_of_a_dead_program_are_ended_even_in_their_own_session(supervise, leave_over):
-    process = leave_over("sh", "-c", "setsid sleep 65 & echo $!")
-    child = int(process.stdout.readline())
-    process.wait(5)
-    assert alive(child)
-    supervise("sleep", "62").end_leftover()
-    until(lambda: not alive(child))
-
-
-@pytest.mark.parametrize("environment", [{}, {MARKER: "b" * 32}], ids=["none", "another"])
-def test_a_process_id_that_now_belongs_to_another_program_is_left_alone(
-    environment, supervise, leave_over, caplog
-):
-    process = leave_over("sleep", "63", environment=environment)
-    with caplog.at_level(logging.WARNING):
-        supervise("sleep").end_leftover()
-    time.sleep(0.1)
-    assert alive(process.pid)
-    assert caplog.text == ""
-
-
-@pytest.mark.parametrize(
-    "text",
-    [None, b"", b"x", b"12", b"-1 sleep", b"0 sleep", b"a b c", b"\xff\xfe 3", b"self sleep"],
-)
-def test_a_missing_or_damaged_pid_file_ends_nothing(text, supervise, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor, "end_processes", lambda *a: pytest.fail(f"ended {a}"))
-    if text is not None:
-        (tmp_path / "p.pid").write_bytes(text)
-    supervise("sleep").end_leftover()

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 import fedran
 from fedran.federation.flower.programs import free_port
@@ -21,6 +22,7 @@ from fedran.federation.ops.services import (
     wait_for_service,
 )
 from fedran.federation.ops.tasks import run_task
+from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
@@ -39,6 +41,17 @@ def wait_for(ready, what, seconds=WAIT):
             return found
         time.sleep(0.05)
     raise AssertionError(f"waited {seconds} s for {what}")
+
+
+def program(place, name):
+    """The process group of a service's program that runs now, such as its ``executor``."""
+    holder = lock_holder(place / "log") or {}
+    for process in psutil.Process(holder["pid"]).children() if "pid" in holder else ():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if f".{name}" in command or f"flower-{name}" in command:
+                return process.pid
+    return None
 
 
 class Federation:
@@ -114,18 +127,16 @@ class Federation:
     def kill(self, name, number=signal.SIGKILL):
         """Send a signal to a program of Flower and all it started: ``server`` or a site."""
         place = self.server.folder if name == "server" else self.site(name).folder
-        for program in ("superlink" if name == "server" else "supernode", "executor"):
-            mark = place / "log" / f"{program}.pid"
-            text = wait_for(lambda mark=mark: mark.is_file() and mark.read_text(), mark)
-            os.killpg(int(text.split()[0]), number)
+        for part in ("superlink" if name == "server" else "supernode", "executor"):
+            os.killpg(wait_for(lambda part=part: program(place, part), part), number)
 
     @contextmanager
     def other_executor(self, command, environment):
         """Another program in the place of the server's executor, as an intruder may start it."""
-        mark = self.server.folder / "log" / "executor.pid"
-        ours = int(wait_for(lambda: mark.is_file() and mark.read_text(), mark).split()[0])
+        log = self.server.folder / "log"
+        ours = wait_for(lambda: program(self.server.folder, "executor"), "the executor")
         os.killpg(ours, signal.SIGSTOP)
-        with (mark.parent / "other.log").open("ab") as output:
+        with (log / "other.log").open("ab") as output:
             other = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         try:
             yield

@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from fedran.federation.flower import control, programs
@@ -25,6 +24,7 @@ from fedran.federation.ops.supervisor import Command, SupervisedProcess
 from fedran.federation.protocol.connection import certificate_expiry, why_unreachable
 from fedran.federation.protocol.limits import (
     EXPIRY_SECONDS,
+    LEFTOVER_SECONDS,
     SETTLE_SECONDS,
     START_SECONDS,
     START_SECONDS_PER_SITE,
@@ -58,7 +58,7 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
     """Run a server until SIGTERM or Ctrl-C; ``say`` gets its log lines."""
     settings = paths.settings()
     make_command = partial(programs.superlink, paths, insecure=insecure)
-    with _service(paths.folder, say, insecure=insecure, address=settings.address) as stopping:
+    with _service(paths.folder, say, insecure=insecure, address=settings.address) as running:
         make_command()  # an error in the folder ends the program before the first start
         with closing(Database(paths.state)) as database:
             database.require_sound()
@@ -68,19 +68,18 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
         else:
             log.info("%s over TLS", where)
         link = SupervisedProcess("SuperLink", make_command, paths.folder / "log" / "superlink.log")
-        link.end_leftover()
-        if programs.is_listening(settings.address):
+        # The SuperLink of a killed supervisor may still be ending.
+        if not wait_until(lambda: not programs.is_listening(settings.address), LEFTOVER_SECONDS):
             raise AddressInUse(
                 f"{settings.address} is in use by another program, maybe another server; change "
                 "`address` in server.toml"
             )
         executor = partial(programs.server_executor, paths, insecure=insecure)
         app = SupervisedProcess("app", executor, paths.folder / "log" / "executor.log")
-        app.end_leftover()
         mark_ready(paths.folder / "log")
         registry = NodeRegistry(paths, authenticated=not insecure)
         next_update, update, next_expiry = 0.0, threading.Thread(), 0.0
-        with closing(_supervise(stopping, link, app, lambda: settings.address)) as states:
+        with closing(_supervise(running, link, app, lambda: settings.address)) as states:
             for listening in states:
                 if time.monotonic() >= next_expiry and not insecure:
                     next_expiry = time.monotonic() + EXPIRY_SECONDS
@@ -101,7 +100,7 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
         port = programs.free_port()
         return programs.supernode(paths, port, insecure=insecure)
 
-    with _service(paths.folder, say, insecure=insecure) as stopping:
+    with _service(paths.folder, say, insecure=insecure) as running:
         supernode()  # an error in the folder ends the program before the first start
         mark_ready(paths.folder / "log")
         security = "WITHOUT ENCRYPTION" if insecure else "over TLS"
@@ -113,17 +112,15 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
         app = SupervisedProcess(
             "app", lambda: programs.executor(paths, port), logs / "executor.log"
         )
-        node.end_leftover()
-        app.end_leftover()
         connection = Connection(paths, insecure=insecure)
-        with closing(_supervise(stopping, node, app, lambda: f"127.0.0.1:{port}")) as states:
+        with closing(_supervise(running, node, app, lambda: f"127.0.0.1:{port}")) as states:
             for _ in states:
                 settled = node.running and time.monotonic() - node.started > SETTLE_SECONDS
                 connection.check(running=settled, why_ended=node.why_ended)
 
 
 def _supervise(
-    stopping: threading.Event,
+    running: Callable[[], bool],
     program: SupervisedProcess,
     app: SupervisedProcess,
     address: Callable[[], str],
@@ -133,7 +130,7 @@ def _supervise(
     Yields twice per second whether the program listens at its address. Both are ended at the end.
     """
     try:
-        while not stopping.wait(0.5):
+        while running():
             before = program.started
             program.check()
             if program.started != before:  # with another secret, and maybe another port
@@ -193,30 +190,31 @@ def warn_of_expiry(certificate: Path, remedy: str) -> None:
 
 
 @contextmanager
-def _service(folder: Path, say: Callable[[str], None], **facts: Any) -> Iterator[threading.Event]:
-    """Lock the folder and log to its file and to ``say``. A signal to stop sets the event."""
+def _service(
+    folder: Path, say: Callable[[str], None], **facts: Any
+) -> Iterator[Callable[[], bool]]:
+    """Lock the folder and log to its file.
+
+    Yields a function that waits half a second, and passes new lines of the log on to ``say``.
+    It returns whether no signal to stop has arrived.
+    """
     stopping = threading.Event()
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    def pass_on_lines() -> None:
-        while not stopping.wait(0.3):
+    def running() -> bool:
+        with suppress(OSError):  # a closed terminal or a full disk must not end the service
             for line in tail.lines():
                 say(line)
-        for line in tail.lines():
-            say(line)
+        return not stopping.wait(0.5)
 
     with locked(folder / "log", 2.0, **facts):
         tail = Tail(log_to(folder))
-        before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
-        echo = threading.Thread(target=pass_on_lines, daemon=True)
-        echo.start()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = {s: signal.signal(s, lambda *_: stopping.set()) for s in numbers}
         try:
-            yield stopping
+            yield running
         finally:
             stopping.set()
-            echo.join(5)
+            running()
             for number, handler in before.items():
                 signal.signal(number, handler)
 

@@ -1,10 +1,10 @@
-"""Keeps a program running: restarts it when it dies, ends it with everything it started."""
+"""Keeps a program running: restarts it when it dies, ends it with its process group."""
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -15,17 +15,11 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO
 
-import psutil
-
 from fedran.federation.protocol.limits import HEALTHY_SECONDS, MAX_LOG_BYTES, MAX_RESTART_DELAY
 
 log = logging.getLogger(__name__)
 Command = tuple[list[str], dict[str, str]]
 """Arguments and environment."""
-MARKER = "FEDRAN_SUPERVISED"
-"""Environment variable with a random value per start. All processes of a program inherit it, so
-that they are recognised after a restart of the supervisor, when process ids may be reused."""
-
 START = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -55,7 +49,6 @@ class SupervisedProcess:
         self.hints = hints or {}
         """Text in the program's output -> explanation for the user."""
         self.process: subprocess.Popen[bytes] | None = None
-        self.marker = ""
         self.why_ended = ""
         """Why it ended the last time."""
         self.started = self.restart_at = 0.0
@@ -66,37 +59,22 @@ class SupervisedProcess:
         """Whether the program runs now."""
         return self.process is not None and self.process.poll() is None
 
-    @property
-    def pid_file(self) -> Path:
-        """Process id and marker of the last start."""
-        self.log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return self.log_file.with_suffix(".pid")
-
     def start(self) -> None:
         """Start the program; its output is appended to the log file."""
         command, environment = self.make_command()
         if sys.platform == "linux":
             command = [sys.executable, "-I", "-S", "-c", START, str(os.getpid()), *command]
-        self.marker = secrets.token_hex(16)
         self.process = subprocess.Popen(  # noqa: S603
             command,
-            env={**environment, MARKER: self.marker},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C in a terminal reaches the supervisor only
+            start_new_session=True,  # a process group, which Ctrl-C in a terminal does not reach
         )
         output = (self.process.stdout, self.log_file)
         threading.Thread(target=_copy_output, args=output, daemon=True).start()
         self.started = time.monotonic()
-        try:
-            self.pid_file.write_text(f"{self.process.pid} {self.marker}")
-        except OSError as reason:
-            log.warning(
-                "%s: %s. If this supervisor is killed, the program will not be ended.",
-                self.name,
-                reason,
-            )
 
     def check(self) -> None:
         """Restart the program if it died and its delay has passed. Call this every second or so."""
@@ -121,25 +99,15 @@ class SupervisedProcess:
         self.delay = min(2 * self.delay, MAX_RESTART_DELAY)
 
     def stop(self, timeout: float = 15.0) -> None:
-        """End the program and everything it started. What is left after ``timeout`` is killed."""
+        """End the program and its process group. What is left after ``timeout`` is killed."""
         if self.process is None:
             return
-        end_processes(self.marker, self.process, timeout)
-        self.process.wait(timeout)
+        for number, seconds in ((signal.SIGTERM, timeout), (signal.SIGKILL, 10.0)):
+            with suppress(ProcessLookupError, PermissionError):  # no process of it is left
+                os.killpg(self.process.pid, number)
+            with suppress(subprocess.TimeoutExpired):  # a process in a system call ends later
+                self.process.wait(seconds)
         self.process = None
-        self.pid_file.unlink(missing_ok=True)
-
-    def end_leftover(self) -> None:
-        """End what is left of an earlier supervisor that was killed itself."""
-        try:
-            pid, marker = self.pid_file.read_text().split()
-            processes = processes_with(marker) if len(marker) == 32 else []
-        except (OSError, ValueError):
-            return
-        if processes:
-            log.warning("%s is still running from an earlier start; ending it", self.name)
-            leader = next((p for p in processes if str(p.pid) == pid), None)
-            end_processes(marker, leader, 15.0)
 
     def _explanation(self) -> str:
         """What the end of the program's output means, or where to find it."""
@@ -150,38 +118,6 @@ class SupervisedProcess:
                 if text in output:
                     return meaning
         return f"its output: {self.log_file}"
-
-
-def processes_with(marker: str) -> list[psutil.Process]:
-    """All processes that inherited a marker, and their descendants."""
-    found: dict[psutil.Process, None] = {}
-    for pid in psutil.pids():  # process_iter would keep objects of ended processes for new pids
-        with suppress(psutil.Error, OSError):
-            process = psutil.Process(pid)
-            if process.environ().get(MARKER) == marker:
-                found.update(dict.fromkeys([process, *process.children(recursive=True)]))
-    return list(found)
-
-
-def end_processes(
-    marker: str, leader: subprocess.Popen[bytes] | psutil.Process | None, timeout: float
-) -> None:
-    """Terminate the processes with a marker, wait for their leader, then kill those that remain."""
-    found: list[psutil.Process | subprocess.Popen[bytes]] = [*processes_with(marker)]
-    if leader is not None and leader.pid not in {process.pid for process in found}:
-        found.append(leader)  # while it becomes its program, its environment cannot be read
-    for process in found:
-        with suppress(psutil.Error):
-            process.terminate()
-    if leader is not None:
-        with suppress(subprocess.TimeoutExpired, psutil.Error):
-            leader.wait(timeout)
-    deadline = time.monotonic() + 10.0  # a process in an uninterruptible call ends later
-    while (rest := processes_with(marker)) and time.monotonic() < deadline:
-        for process in rest:
-            with suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(rest, timeout=1.0)
 
 
 class _OutputFile(RotatingFileHandler):

@@ -165,7 +165,6 @@ def _simulator(paths: ServerPaths, sites: Path) -> Iterator[Path]:
     make_command = partial(programs.simulator, paths, sites.absolute(), port)
     output = paths.folder / "log" / "simulation.log"
     link = SupervisedProcess("SuperLink", make_command, output)
-    link.end_leftover()
     link.start()
     try:
         address = f"127.0.0.1:{port}"

@@ -84,6 +84,7 @@ MAX_ITEMS = 1000  # of a list in an event, which then stays below one MiB
 START_SECONDS = 120.0  # until Flower's SuperLink listens, on a slow disk too
 START_SECONDS_PER_SITE = 8.0  # more per site of the machine: each is several processes
 SETTLE_SECONDS = 5.0  # after which a SuperNode that the server does not admit has ended
+LEFTOVER_SECONDS = 5.0  # for the SuperLink of a killed supervisor to end
 HEALTHY_SECONDS = 30.0  # that a program ran: its next restart is quick again
 MAX_RESTART_DELAY = 60.0  # between restarts: Flower refuses a crashed node for a minute
 LONGEST_WAIT_UPDATES = 8  # until a node that took no head is asked again: 2, 4, then this
