@@ -1,4 +1,4 @@
-"""Keeps a program running: restarts it when it dies, ends it with its process group."""
+"""Keeps a program running: restarts it when it dies, ends it with all it started."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from contextlib import closing, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 from fedran.federation.protocol.limits import HEALTHY_SECONDS, MAX_LOG_BYTES, MAX_RESTART_DELAY
 
@@ -99,14 +101,21 @@ class SupervisedProcess:
         self.delay = min(2 * self.delay, MAX_RESTART_DELAY)
 
     def stop(self, timeout: float = 15.0) -> None:
-        """End the program and its process group. What is left after ``timeout`` is killed."""
+        """End the program and all it started. What is left after ``timeout`` is killed."""
         if self.process is None:
             return
+        outside: list[psutil.Process] = []
+        with suppress(psutil.Error):  # they may have a session of their own, as Ray's have
+            leader = psutil.Process(self.process.pid) if self.running else None
+            outside = leader.children(recursive=True) if leader else []
         for number, seconds in ((signal.SIGTERM, timeout), (signal.SIGKILL, 10.0)):
             with suppress(ProcessLookupError, PermissionError):  # no process of it is left
                 os.killpg(self.process.pid, number)
             with suppress(subprocess.TimeoutExpired):  # a process in a system call ends later
                 self.process.wait(seconds)
+        for process in outside:
+            with suppress(psutil.Error):
+                process.kill()
         self.process = None
 
     def _explanation(self) -> str:
