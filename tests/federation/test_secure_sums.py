@@ -91,7 +91,7 @@ def test_a_site_killed_in_the_middle_is_left_out_and_a_late_cohort_needs_three(t
         if "site-4" not in members:
             code, said = fed.command("status", fed.folder)
             assert code == 0
-            assert "1 of 3 sites that are needed wait: site-4" in " ".join(said.split())
+            assert "3 sites are needed, answered: site-4" in " ".join(said.split())
 
 
 @pytest.mark.faults
