@@ -74,15 +74,23 @@ def _lloyd(
 def _merge_small(
     K: Float64[NDArray[Any], "n n"], groups: Int64[NDArray[Any], " n"], min_group: int
 ) -> Int64[NDArray[Any], " n"]:
+    """Let every group below ``min_group`` rows join another."""
+    products, _, counts = _to_means(K, groups)
+    onehot = groups[:, None] == np.arange(len(counts))
+    return join_small(onehot.T.astype(np.float64) @ (products * counts), groups, min_group)
+
+
+def join_small(
+    sums: Float64[NDArray[Any], "k k"], groups: Int64[NDArray[Any], " n"], min_group: int
+) -> Int64[NDArray[Any], " n"]:
     """Let every group below ``min_group`` rows join another by Ward's criterion.
 
-    Joining groups of n and m rows adds n m / (n + m) times the squared distance of their means to
-    the squared residuals. The nearest mean alone would let outliers join the largest groups.
+    ``sums`` has the inner products of the sums of the groups, and is changed: joining two groups
+    adds their rows and columns. Joining groups of n and m rows adds n m / (n + m) times the squared
+    distance of their means to the squared residuals. The nearest mean alone would let outliers
+    join the largest groups.
     """
-    products, _, counts = _to_means(K, groups)
-    # Inner products of the sums of the groups; merging two groups adds their rows and columns.
-    onehot = groups[:, None] == np.arange(len(counts))
-    sums = onehot.T.astype(np.float64) @ (products * counts)
+    counts = np.bincount(groups)
     target = np.arange(len(counts))
     while True:
         alive = np.flatnonzero(counts)

@@ -15,6 +15,7 @@ from scipy.spatial.distance import squareform
 
 from fedran.core._linalg.arrays import Float32, Float64, Int64
 from fedran.core._linalg.blas import gram
+from fedran.core._linalg.kmeans import join_small
 
 BLOCK_ROWS = 4096
 """Rows that are grouped together; more rows are grouped block by block, unless a block would
@@ -66,32 +67,11 @@ def _cut(K: Float64[NDArray[Any], "n n"], k: int) -> Int64[NDArray[Any], " n"]:
 def _merge_small(
     K: Float64[NDArray[Any], "n n"], groups: Int64[NDArray[Any], " n"], min_group: int
 ) -> Int64[NDArray[Any], " n"]:
-    """Let every group below ``min_group`` rows join another by Ward's criterion.
-
-    Joining groups of n and m rows adds n m / (n + m) times the squared distance of their means to
-    the squared residuals. The nearest mean alone would let outliers join the largest groups.
-    """
+    """Let every group below ``min_group`` rows join another, by exact sums."""
     counts = np.bincount(groups)
     if counts.min() >= min_group:
         return groups
     order = np.argsort(groups, kind="stable")
     starts = np.cumsum(counts) - counts
-    # Inner products of the sums of the groups; merging two groups adds their rows and columns.
     sums = np.add.reduceat(np.add.reduceat(K[:, order], starts, axis=1)[order], starts, axis=0)
-    target = np.arange(len(counts))
-    while True:
-        alive = np.flatnonzero(counts)
-        small = alive[np.argmin(counts[alive])]
-        if len(alive) < 2 or counts[small] >= min_group:
-            break
-        others = alive[alive != small]
-        n, m = counts[small], counts[others]
-        distance = sums[small, small] / n**2 - 2 * sums[small, others] / (n * m)
-        distance += sums[others, others] / m**2
-        into = others[np.argmin(distance * n * m / (n + m))]
-        sums[into] += sums[small]
-        sums[:, into] += sums[:, small]
-        counts[into] += counts[small]
-        counts[small] = 0
-        target[target == small] = into
-    return np.unique(target[groups], return_inverse=True)[1]
+    return join_small(sums, groups, min_group)
