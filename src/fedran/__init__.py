@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedran.backbones import to_onnx, to_torch
-    from fedran.core.condense import condense
     from fedran.core.errors import Refused
     from fedran.core.features import RandomFeatures
     from fedran.core.fingerprint import Fingerprint
-    from fedran.core.mixture import Mixture
+    from fedran.core.points import Points, condense
+    from fedran.core.prepare import KernelFeatures
     from fedran.core.pseudo_labels import PseudoLabels, margin_labels
     from fedran.core.solve.head import Diagnosis, Head
     from fedran.core.solve.ridge import Ridge
@@ -39,9 +39,10 @@ __all__ = [
     "FederatedScaler",
     "Fingerprint",
     "Head",
+    "KernelFeatures",
     "Limits",
-    "Mixture",
     "Plan",
+    "Points",
     "PseudoLabels",
     "RandomFeatures",
     "Refused",
@@ -68,8 +69,8 @@ _MODULES = {
     "core.features": ("RandomFeatures",),
     "core.fingerprint": ("Fingerprint",),
     "core.solve.head": ("Diagnosis", "Head"),
-    "core.condense": ("condense",),
-    "core.mixture": ("Mixture",),
+    "core.points": ("Points", "condense"),
+    "core.prepare": ("KernelFeatures",),
     "core.pseudo_labels": ("PseudoLabels", "margin_labels"),
     "core.solve.ridge": ("Ridge",),
     "core.summarize": ("Summarizer", "summarize"),

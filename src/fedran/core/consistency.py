@@ -52,8 +52,6 @@ def check_summary(summary: Summary) -> None:
         raise Refused("accounts.energy", "0 where n_rows is 0", acc.energy)
     if not min(acc.n_rows, 1) <= acc.parts <= acc.n_rows:
         raise Refused("accounts.parts", f"1 to n_rows = {acc.n_rows}", acc.parts)
-    if acc.mixture_rows:
-        raise Refused("accounts.mixture_rows", "0 in a summary", acc.mixture_rows)
     if any(n < 1 for n in counts):
         raise Refused("counts", "at least one row for every class listed", min(counts))
     if sum(counts) > acc.n_rows:

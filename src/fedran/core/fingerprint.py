@@ -161,11 +161,11 @@ def require_same(mine: Fingerprint | None, theirs: Fingerprint | None, what: str
             "fingerprint",
             f"{what} to carry the same fingerprint",
             f"one where {side}",
-            hint="pass fingerprint=phi.fingerprint when summarizing",
+            hint="pass fingerprint=phi.fingerprint to condense or summarize",
         )
     raise Refused(
         "fingerprint",
         f"{what} to mean the same features",
         mine.differences(theirs),
-        hint="use the same backbone, preprocessing and RandomFeatures settings everywhere",
+        hint="use the same backbone, preprocessing and feature map everywhere",
     )

@@ -25,6 +25,7 @@ from fedran.core._linalg.ward import group_rows
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import MISSING, Label, encode_labels, ordered, recode
+from fedran.core.sums.accounts import Accounts
 
 NORM_SLACK = 1e-3
 """By how much rounding may lengthen a mean of rows of unit norm."""
@@ -86,6 +87,11 @@ class Points:
         return int(self.means.shape[1])
 
     @property
+    def accounts(self) -> Accounts:
+        """The rows. Their norms are 1, and nothing is cut."""
+        return Accounts(n_rows=self.n_rows, energy=float(self.n_rows), parts=min(1, self.n_rows))
+
+    @property
     def smallest_group(self) -> int:
         """Rows of the smallest group; 0 without points."""
         return int(self.counts.min(initial=np.iinfo(np.int64).max)) if len(self.counts) else 0
@@ -129,7 +135,7 @@ class Points:
         """Lets ``sum([a, b, c])`` start from 0."""
         if isinstance(other, int) and other == 0:
             return self
-        return NotImplemented
+        raise TypeError(f"a Points adds only to a Points, got {type(other).__name__}")
 
     def __repr__(self) -> str:
         return (

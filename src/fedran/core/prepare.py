@@ -143,6 +143,11 @@ class KernelFeatures(PreparedRows):
         except ValueError as reason:
             raise Refused("fingerprint", "one of a KernelFeatures map", str(reason)) from None
 
+    @property
+    def width(self) -> int:
+        """Columns of prepared rows: d, or d + 1 with a bias."""
+        return self.in_features + self.bias
+
     def __call__(self, Z: ArrayLike | Array) -> Float32[Array, "n prepared"]:
         """Prepared rows, (n, d), or (n, d + 1) with a bias."""
         return self.prepare(Z)

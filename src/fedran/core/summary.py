@@ -151,7 +151,7 @@ class Summary:
             return self
         raise TypeError(
             f"a Summary adds only to a Summary, got {type(other).__name__}; "
-            "an Aggregator absorbs summaries and mixtures together"
+            "summaries add up with summaries"
         )
 
     def truncate(

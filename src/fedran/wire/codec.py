@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import TypeAlias, TypeVar, overload
 
 from fedran.core.errors import Refused, positive_integer
-from fedran.core.mixture import Mixture
+from fedran.core.points import Points
 from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
-from fedran.core.sums.aggregator import Aggregator
+from fedran.core.sums.aggregator import Aggregator, Message
 from fedran.wire.aggregator_codec import decode_aggregator, encode_aggregator
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import decode_head, encode_head
-from fedran.wire.mixture_codec import check_mixture_precision, decode_mixture, encode_mixture
+from fedran.wire.points_codec import DEFAULT_STEP, check_step, decode_points, encode_points
 from fedran.wire.summary_codec import Precision, check_precision, decode_summary, encode_summary
 from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 DEFAULT_BITS = 5.0
-Encodable: TypeAlias = Summary | Mixture | Head | Aggregator
-Kind = TypeVar("Kind", Summary, Mixture, Head, Aggregator)
+Encodable: TypeAlias = Points | Summary | Head | Aggregator
+Kind = TypeVar("Kind", Points, Summary, Head, Aggregator)
 KINDS: dict[type, str] = {
+    Points: "points",
     Summary: "summary",
-    Mixture: "mixture",
     Head: "head",
     Aggregator: "aggregator",
 }
@@ -33,9 +33,10 @@ def encode(
     precision: str | None = None,
     *,
     bits: float = DEFAULT_BITS,
+    step: float = DEFAULT_STEP,
     max_bytes: int | None = None,
 ) -> bytes:
-    """Convert a summary, a mixture, a head or an aggregator to bytes.
+    """Convert points, a summary, a head or an aggregator to bytes.
 
     The same object gives the same bytes. The layout is a safetensors file; see
     docs/reference/wire-format.md.
@@ -43,17 +44,19 @@ def encode(
     Parameters
     ----------
     obj:
-        A ``Summary``, a ``Mixture``, a ``Head`` or an ``Aggregator``.
+        A ``Points``, a ``Summary``, a ``Head`` or an ``Aggregator``.
     precision:
-        For a summary ``"mixed"`` (default), ``"float32"`` or ``"float64"``. ``"mixed"`` gives
-        larger singular values more bits and compresses the result. For a mixture ``"mixed"``
-        (default) or ``"float32"``. A head is stored in float16 with one scale per class, an
-        aggregator exactly.
+        Of a summary: ``"mixed"`` (default), ``"float32"`` or ``"float64"``. ``"mixed"`` gives
+        larger singular values more bits and compresses the result. A linear head is stored in
+        float16 with one scale per class, a kernel head and an aggregator exactly.
     bits:
-        Average bits per value for ``"mixed"``.
+        Average bits per value of a summary in ``"mixed"``.
+    step:
+        Of points: how coarsely columns are rounded, in deviations of the rows from their class
+        means. 2 saves a third of the bytes and costs half a point of accuracy.
     max_bytes:
-        Truncate a summary until its message fits. A mixture that does not fit is refused with
-        a ValueError, because its groups cannot be made coarser.
+        Truncate a summary until its message fits. Points that do not fit are refused with a
+        ValueError: nothing of them can be left out.
 
     Notes
     -----
@@ -73,27 +76,26 @@ def encode(
         checked = check_precision(precision or "mixed", bits)
         blob = encode_summary(obj, checked, bits)
         return blob if max_bytes is None else _shrink(obj, blob, max_bytes, checked, bits)
-    if isinstance(obj, Mixture):
-        blob = encode_mixture(obj, check_mixture_precision(precision or "mixed", bits), bits)
+    if precision is not None:
+        raise ValueError(f"precision is for summaries: leave out precision={precision!r}")
+    if isinstance(obj, Points):
+        blob = encode_points(obj, check_step(step))
         if max_bytes is not None and len(blob) > max_bytes:
             raise ValueError(
-                f"max_bytes={max_bytes} is too small: {obj.n_groups} group means of "
+                f"max_bytes={max_bytes} is too small: {len(obj.counts)} points of "
                 f"{obj.in_features} features take {len(blob)} bytes; condense the rows again with "
-                "a larger group_size, or encode with fewer bits"
+                "a larger group_size, or encode with a larger step"
             )
         return blob
     if not isinstance(obj, (Head, Aggregator)):
         fitted = hasattr(type(obj), "head_")
         hint = "; pass its head_ (joblib saves the whole estimator)" if fitted else ""
         raise TypeError(
-            "encode and save expect a Summary, a Mixture, a Head or an Aggregator, "
+            "encode and save expect a Points, a Summary, a Head or an Aggregator, "
             f"got {type(obj).__name__}{hint}"
         )
     if max_bytes is not None:
-        raise ValueError("max_bytes applies to summaries and mixtures only")
-    if precision is not None:
-        what = "a head has" if isinstance(obj, Head) else "an aggregator has"
-        raise ValueError(f"{what} one form only: leave out precision={precision!r}")
+        raise ValueError("max_bytes applies to points and summaries only")
     return encode_head(obj) if isinstance(obj, Head) else encode_aggregator(obj)
 
 
@@ -131,7 +133,7 @@ def decode(
     limits: Limits | None = None,
     device: str | None = None,
 ) -> Encodable:
-    """Convert bytes back to a summary, a mixture, a head or an aggregator.
+    """Convert bytes back to points, a summary, a head or an aggregator.
 
     The bytes may come from anyone: nothing in them is executed or trusted. Sizes are checked
     before memory is allocated, then the checksum, types and shapes, and that the numbers can
@@ -142,9 +144,8 @@ def decode(
     blob:
         The bytes that ``encode`` returned.
     kind:
-        ``Summary``, ``Mixture``, ``Head`` or ``Aggregator``: the only class to accept. By default
-        the class follows from the message. A server that expects summaries should pass
-        ``Summary``.
+        ``Points``, ``Summary``, ``Head`` or ``Aggregator``: the only class to accept. By default
+        the class follows from the message. A server that expects points should pass ``Points``.
     limits:
         Largest accepted sizes. The default is ``Limits()``, or no practical limit for
         ``kind=Aggregator``, which is a server's own state.
@@ -174,7 +175,7 @@ damaged one
 def check_options(kind: type | None, limits: Limits | None) -> None:
     """TypeError unless ``kind`` is a class that a message can hold, and ``limits`` are Limits."""
     if kind is not None and kind not in KINDS:
-        raise TypeError(f"kind must be Summary, Mixture, Head or Aggregator, got {kind!r}")
+        raise TypeError(f"kind must be Points, Summary, Head or Aggregator, got {kind!r}")
     if limits is not None and not isinstance(limits, Limits):
         got = type(limits).__name__
         raise TypeError(f"limits must be Limits, such as Limits(message=2**20), got {got}")
@@ -186,23 +187,23 @@ def decode_container(
     """The object in a verified container, refused unless it is of the given kind."""
     if kind is not None:
         message.of_kind(KINDS[kind])
-    found: Summary | Mixture | Head
+    found: Points | Summary | Head
     if message.kind == "summary":
         found = decode_summary(message, limits)
-    elif message.kind == "mixture":
-        found = decode_mixture(message, limits)
+    elif message.kind == "points":
+        found = decode_points(message, limits)
     elif message.kind == "head":
         found = decode_head(message, limits)
     elif message.kind == "aggregator":
         return decode_aggregator(message, limits, device)
     else:
-        raise Refused("kind", "summary, mixture, head or aggregator", message.kind)
+        raise Refused("kind", "points, summary, head or aggregator", message.kind)
     return found if device is None else found.to(device)
 
 
-def decode_message(upload: Container, limits: Limits) -> Summary | Mixture:
+def decode_message(upload: Container, limits: Limits) -> Message:
     """What a site sends, from a verified container."""
     found = decode_container(upload, None, limits, None)
-    if not isinstance(found, (Summary, Mixture)):
-        raise Refused("upload", "a summary or a mixture", type(found).__name__)
+    if not isinstance(found, (Points, Summary)):
+        raise Refused("upload", "points or a summary", type(found).__name__)
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -162,6 +163,20 @@ def unpack(blob: bytes, limits: Limits) -> Container:
         raise Refused("version", f"{MAJOR}.x", version, hint=newer if major > MAJOR else older)
     digest = hashlib.sha256(blob).hexdigest()
     return Container(header.text("kind", 32), header, tensors, digest, len(blob), length)
+
+
+def inflate(stream: bytes, most: int, name: str) -> bytes:
+    """The contents of a zlib stream; refused where they are longer, or the stream is not one."""
+    decoder = zlib.decompressobj()
+    try:
+        # One byte more than expected is enough to notice a longer stream without holding it.
+        data = decoder.decompress(stream, most + 1)
+    except zlib.error as reason:
+        raise Refused(name, "a zlib stream", str(reason)) from None
+    if len(data) > most or not decoder.eof or decoder.unused_data:
+        got = f"more than {most}" if len(data) > most else "an incomplete or longer stream"
+        raise Refused(name, f"a stream of at most {most} bytes when decompressed", got)
+    return data
 
 
 def _checksum(text: str, tensors: Mapping[str, NDArray[Any]]) -> str:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, overload
 
 from fedran.core.errors import Refused
-from fedran.core.mixture import Mixture
+from fedran.core.points import Points
 from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
 from fedran.wire.codec import DEFAULT_BITS, Encodable, Kind, check_options, decode_container, encode
 from fedran.wire.container import Container, unpack
+from fedran.wire.points_codec import DEFAULT_STEP
 from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 
@@ -118,7 +119,7 @@ def read_container(
     heads have the limits of ``decode``. The size is checked before the file is read.
     """
     path = Path(path)
-    allowed = limits or (DEFAULT_LIMITS if kind in (Summary, Mixture, Head) else FILE_LIMITS)
+    allowed = limits or (DEFAULT_LIMITS if kind in (Points, Summary, Head) else FILE_LIMITS)
     size = path.stat().st_size
     if size > allowed.message:
         raise Refused("file", f"at most {allowed.message} bytes", size)
@@ -135,14 +136,15 @@ def save(
     precision: str | None = None,
     *,
     bits: float = DEFAULT_BITS,
+    step: float = DEFAULT_STEP,
 ) -> int:
-    """Write a summary, mixture, head or aggregator to a file and return the number of bytes.
+    """Write points, a summary, a head or an aggregator to a file and return the number of bytes.
 
     The file holds the bytes of ``encode`` with the same options. After a crash it holds either
     the old content or the complete new one. Only its owner can read it (mode 0600, on systems
     that have file modes).
     """
-    data = encode(obj, precision, bits=bits)
+    data = encode(obj, precision, bits=bits, step=step)
     write_atomically(path, data)
     return len(data)
 
@@ -162,7 +164,7 @@ def load(
     limits: Limits | None = None,
     device: str | None = None,
 ) -> Encodable:
-    """Read a summary, a mixture, a head or an aggregator that ``save`` wrote.
+    """Read points, a summary, a head or an aggregator that ``save`` wrote.
 
     Takes the options of ``decode`` and makes the same checks. A refusal names the file. Without
     ``limits``, messages and heads have the limits of ``decode``; an aggregator may be larger.

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, real_number
+from fedran.wire.container import inflate
 
 MIN_BITS, MAX_BITS = 2, 14
 SLOPE = 1.5
@@ -105,15 +106,9 @@ def unpack_codes(stream: bytes, bits: NDArray[np.uint8], width: int, name: str) 
     extra = np.maximum(bits.astype(np.int64) - 8, 0)
     plane = (width + 7) // 8
     size = len(bits) * width + int(extra.sum()) * plane
-    decoder = zlib.decompressobj()
-    try:
-        # One byte more than expected is enough to notice a longer stream without holding it.
-        data = decoder.decompress(stream, size + 1)
-    except zlib.error as reason:
-        raise Refused(name, "a zlib stream", str(reason)) from None
-    if len(data) != size or not decoder.eof or decoder.unused_data:
-        got = f"more than {size}" if len(data) > size else f"{len(data)}"
-        raise Refused(name, f"a stream of exactly {size} bytes when decompressed", got)
+    data = inflate(stream, size, name)
+    if len(data) != size:
+        raise Refused(name, f"a stream of exactly {size} bytes when decompressed", len(data))
     raw = np.frombuffer(data, dtype=np.uint8)
     leading = raw[: len(bits) * width].view(np.int8).reshape(len(bits), width)
     codes, wide = leading.astype(np.int16), extra > 0

@@ -42,8 +42,8 @@ class Limits:
     """Bytes of all arrays that decoding allocates."""
     out_features: int = 2**17
     classes: int = 20_000
-    groups: int = 200_000
-    """Group means of a mixture."""
+    points: int = 1_000_000
+    """Points of one message."""
     label_length: int = 256
     """Characters of one string label."""
 
@@ -185,7 +185,7 @@ class Header:
             raise Refused(section.path, "only known accounts", ", ".join(extra))
         values: dict[str, Any] = {
             name: section.integer(name, 0, rows)
-            if name in ("n_rows", "parts", "merges", "mixture_rows")
+            if name in ("n_rows", "parts", "merges")
             else section.number(name, energy)
             for name in known
         }

@@ -18,6 +18,7 @@ from fedran.core._linalg.arrays import (
     Float64,
     as_matrix,
     cast,
+    device,
     like,
     namespace,
     require_finite,
@@ -26,9 +27,11 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core.errors import Refused, printable, real_number
 from fedran.core.fingerprint import Fingerprint
+from fedran.core.kernel import blocks, kernel
 from fedran.core.labels import Label, encode_labels, label_array, ordered, recode
 from fedran.core.solve.calibration import SCORE_RANGE, Calibration, log_softmax
-from fedran.core.solve.ridge import Solution
+from fedran.core.solve.kernel_ridge import KernelSolution, Labelled
+from fedran.core.solve.ridge import Solution, frobenius
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 
@@ -56,20 +59,35 @@ class Diagnosis:
     there is no bound."""
     eps_W_paper: float = sys.float_info.max
     """The paper's Theorem 2 as printed: truncation and quantisation of the factor only."""
+    agreement: float | None = None
+    """Share of the points that all others label right (leave-one-out), by rows. None: not known."""
+    largest_group: int = 0
+    """Rows of the largest group of a kernel head. With 1, ``agreement`` is an accuracy; means of
+    more rows are easier to label than rows."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """The leave-one-out accuracy on single rows; None where it is not known."""
+        return self.agreement if self.largest_group == 1 else None
 
     def __str__(self) -> str:
-        bounded = self.eps_W < sys.float_info.max
-        return (
-            f"{printable(self.route)}; lambda {self.lam:.4g}, cut {self.f:.2%}, effective rank "
-            f"{self.effective_rank:.1f}, condition {self.condition:.2g}, residual "
-            f"{self.residual:.1e}, error of the weights "
-            + (f"at most {self.eps_W:.3g}" if bounded else "not bounded")
-        )
+        text = f"{printable(self.route)}; lambda {self.lam:.4g}"
+        text += f", cut {self.f:.2%}" if self.f else ""
+        text += f", effective rank {self.effective_rank:.1f}, condition {self.condition:.2g}"
+        text += f", residual {self.residual:.1e}"
+        if self.eps_W < sys.float_info.max:
+            text += f", error of the weights at most {self.eps_W:.3g}"
+        if self.agreement is not None:
+            name = "accuracy" if self.accuracy is not None else "agreement"
+            text += f", leave-one-out {name} {self.agreement:.1%}"
+        return text
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A linear classifier over random features: scores = H W.
+    """A classifier: scores = H W over random features, or k(X, landmarks) W over prepared rows.
+
+    H stands for ``phi(Z)`` in both cases. The kernel is exp((x'l - 1) / scale).
 
     >>> import numpy as np, fedran
     >>> agg = fedran.Aggregator(out_features=3)
@@ -78,8 +96,8 @@ class Head:
     ['a', 'b', 'c']
     """
 
-    weights: Float[Array, "M C"]
-    """W, (M, C) float32."""
+    weights: Float[Array, "m C"]
+    """W, (M, C) float32, or one row per landmark."""
     classes: tuple[Label, ...]
     diagnosis: Diagnosis
     fingerprint: Fingerprint | None = None
@@ -88,6 +106,10 @@ class Head:
     """Scores of rows that were not learned, for probabilities and for "don't know"."""
     seen: Float[Array, "M q"] | None = field(default=None, repr=False)
     """The q leading directions of the learned rows, shrunk by the ridge, for ``novelty``."""
+    landmarks: Float[Array, "m d"] | None = field(default=None, repr=False)
+    """The points, or means of points, that support a kernel head; None for a linear head."""
+    scale: float = 1.0
+    """Of the kernel."""
 
     def __post_init__(self) -> None:
         if self.weights.ndim != 2 or self.weights.shape[1] != len(self.classes):
@@ -95,28 +117,39 @@ class Head:
             raise Refused("weights", expected, tuple(self.weights.shape))
         if self.seen is not None and self.seen.shape[0] != self.out_features:
             raise Refused("seen", f"shape ({self.out_features}, q)", tuple(self.seen.shape))
+        if self.landmarks is not None and self.landmarks.shape[0] != self.weights.shape[0]:
+            expected = f"{self.weights.shape[0]} rows, one per row of the weights"
+            raise Refused("landmarks", expected, tuple(self.landmarks.shape))
         if not self.classes or self.classes != ordered(self.classes):
             raise Refused("classes", "distinct labels in order, ints before strs", self.classes)
 
     @property
     def out_features(self) -> int:
-        """M, the width of the random features."""
-        return int(self.weights.shape[0])
+        """The columns that ``phi(Z)`` must have: M, or the width of the landmarks."""
+        return int((self.weights.T if self.landmarks is None else self.landmarks).shape[1])
 
     def _rows(self, H: ArrayLike | Array) -> Float[Array, "n M"]:
         rows = as_matrix(H, "H")
         if rows.shape[1] != self.out_features:
             got = f"{tuple(rows.shape)}; pass phi(Z), not Z"
             if self.fingerprint is not None:
-                got += ", with phi = fedran.RandomFeatures.from_fingerprint(head.fingerprint)"
+                kind = "RandomFeatures" if self.landmarks is None else "KernelFeatures"
+                got += f", with phi = fedran.{kind}.from_fingerprint(head.fingerprint)"
             raise ValueError(f"H must have {self.out_features} columns, got shape {got}")
         return rows
 
     def scores(self, H: ArrayLike | Array) -> Float[Array, "n C"]:
-        """H W, (n, C), in the array library and on the device of H."""
+        """H W or k(H, landmarks) W, (n, C), in the array library and on the device of H."""
         H = self._rows(H)
         xp = namespace(H)
-        return H @ xp.astype(like(self.weights, H), H.dtype)
+        W = xp.astype(like(self.weights, H), H.dtype)
+        if self.landmarks is None:
+            return H @ W
+        support, n = xp.astype(like(self.landmarks, H), H.dtype), H.shape[0]
+        found = xp.empty((n, W.shape[1]), dtype=H.dtype, device=device(H))
+        for rows in blocks(n, support.shape[0], 8):
+            found[rows] = kernel(H[rows], support, self.scale) @ W
+        return found
 
     def predict(self, H: ArrayLike | Array, reject: float | None = None) -> NDArray[Any]:
         """The best-scoring label of each row: int64, str, or object when both kinds occur.
@@ -159,7 +192,7 @@ class Head:
         """
         return np.sum(self.prediction_sets(H, alpha), axis=1) > 1
 
-    def probabilities(self, H: ArrayLike | Array) -> Float32[NDArray[Any], "n C"]:
+    def predict_proba(self, H: ArrayLike | Array) -> Float32[NDArray[Any], "n C"]:
         """softmax(scores / T), (n, C) float32, with the temperature of ``calibration``."""
         scores = to_numpy(cast(self.scores(H), "float64"))
         return np.exp(log_softmax(scores / self._calibrated().temperature)).astype(np.float32)
@@ -195,7 +228,17 @@ class Head:
         leading eigenvectors and eigenvalues of the Gram G (``Aggregator.solve(novelty=q)``). With
         all M of them it is the row's leverage h' (G + lambda I)^-1 h times lambda / ||h||^2; with
         fewer it is larger. D takes 2 q M bytes in a saved head. Rows of zeros are new: 1.
+
+        Of a kernel head it is one minus the kernel with the nearest landmark.
         """
+        if self.landmarks is not None:
+            H = self._rows(H)
+            require_finite(H, "H")
+            xp, known = namespace(H), np.empty(H.shape[0])
+            support = xp.astype(like(self.landmarks, H), H.dtype)
+            for rows in blocks(H.shape[0], support.shape[0], 8):
+                known[rows] = to_numpy(xp.max(kernel(H[rows], support, self.scale), axis=1))
+            return np.clip(1 - known, 0.0, 1.0)
         if self.seen is None:
             raise ValueError(
                 "this head does not know the directions of its rows; solve with novelty=64"
@@ -208,8 +251,12 @@ class Head:
 
     def to(self, device: str | None) -> Head:
         """The same head on a torch device, or in NumPy when ``device`` is None."""
-        seen = None if self.seen is None else to_device(self.seen, device)
-        return replace(self, weights=to_device(self.weights, device), seen=seen)
+        seen, landmarks = (
+            None if array is None else to_device(array, device)
+            for array in (self.seen, self.landmarks)
+        )
+        weights = to_device(self.weights, device)
+        return replace(self, weights=weights, seen=seen, landmarks=landmarks)
 
     def to_onnx(self, **options: Any) -> bytes:
         """The head as an ONNX model: ``fedran.to_onnx(head, phi=None, scaler=None)``."""
@@ -221,7 +268,10 @@ class Head:
         return import_module("fedran").to_torch(self, **options)
 
     def __repr__(self) -> str:
-        return f"Head(M={self.out_features}, classes={len(self.classes)}, {self.diagnosis})"
+        size = f"M={self.out_features}"
+        if self.landmarks is not None:
+            size = f"d={self.out_features}, landmarks={self.landmarks.shape[0]}"
+        return f"Head({size}, classes={len(self.classes)}, {self.diagnosis})"
 
 
 def make_head(
@@ -232,15 +282,8 @@ def make_head(
     fingerprint: Fingerprint | None = None,
 ) -> Head:
     """A head from a solve of (G + lambda I) W = B for class sums B, with its diagnosis."""
-    xp = namespace(sums.sums)
-    norm_W = float(xp.linalg.vector_norm(solution.weights))
-    norm_B = float(xp.linalg.vector_norm(sums.sums))
-    with np.errstate(over="ignore"):
-        stored = cast(solution.weights, "float32")
-    if not bool(xp.all(xp.isfinite(stored))) or (norm_W > 0 and not bool(xp.any(stored != 0))):
-        raise ValueError(
-            f"the weights (norm {norm_W:.3g}) are out of the range of float32; rescale the features"
-        )
+    norm_W, norm_B = frobenius(solution.weights), frobenius(sums.sums)
+    stored = _single(solution.weights, norm_W)
     rounding = float(np.finfo(np.float32).eps) * norm_W
     eps_W = weight_bound(accounts, lam, norm_W, solution.residual, solution.outside)
     diagnosis = Diagnosis(
@@ -257,6 +300,55 @@ def make_head(
     return Head(stored, sums.classes, diagnosis, fingerprint)
 
 
+def make_kernel_head(
+    solution: KernelSolution,
+    points: Labelled,
+    classes: tuple[Label, ...],
+    fingerprint: Fingerprint | None = None,
+) -> Head:
+    """A head from kernel ridge on points.
+
+    Where all points are single rows, what all others say about them calibrates it.
+    """
+    left_out, lam = solution.left_out, solution.ridge
+    largest, rows = int(points.counts.max()), points.counts[left_out.points]
+    diagnosis = Diagnosis(
+        route=solution.route,
+        lam=lam,
+        f=0.0,
+        n_rows=int(points.counts.sum()),
+        effective_rank=solution.effective_rank,
+        condition=min((solution.norm + lam) / lam, sys.float_info.max),
+        residual=solution.residual,
+        agreement=float(left_out.right(points) @ rows / rows.sum()) if len(rows) else None,
+        largest_group=largest,
+    )
+    calibration = None
+    if largest == 1 and len(rows):
+        calibration = Calibration.of_scores(left_out.scores, points.codes[left_out.points])
+    return Head(
+        _single(solution.alpha, frobenius(solution.alpha)),
+        classes,
+        diagnosis,
+        fingerprint,
+        calibration=calibration,
+        landmarks=cast(solution.support, "float32"),
+        scale=solution.scale,
+    )
+
+
+def _single(weights: Array, norm: float) -> Array:
+    """Weights in float32. ValueError where it cannot hold them."""
+    xp = namespace(weights)
+    with np.errstate(over="ignore"):
+        stored = cast(weights, "float32")
+    if not bool(xp.all(xp.isfinite(stored))) or (norm > 0 and not bool(xp.any(stored != 0))):
+        raise ValueError(
+            f"the weights (norm {norm:.3g}) are out of the range of float32; rescale the features"
+        )
+    return stored
+
+
 def weight_bound(
     accounts: Accounts, lam: float, norm_W: float, residual: float = 0.0, outside: float = 0.0
 ) -> float:
@@ -267,10 +359,7 @@ def weight_bound(
     It follows from ``(G + lambda I)(W - W*) = (G - G~) W - R + (B~ - B)``, where G~ and B~ are
     the stored approximations and the inverse of the left matrix has norm at most 1/lambda. It
     uses the solved W instead of the crude bound ``||B|| / lambda``. All norms are Frobenius norms.
-    Where mixtures were absorbed no bound exists, and the result is the largest float.
     """
-    if accounts.mixture_rows:
-        return sys.float_info.max
     bound = (accounts.eps_G * norm_W + accounts.eps_B + residual + outside) / lam
     return min(bound, sys.float_info.max)  # where it overflows: still true, and it can be stored
 
@@ -279,7 +368,5 @@ def paper_weight_bound(
     accounts: Accounts, lam: float, norm_B: float, outside: float = 0.0
 ) -> float:
     """Theorem 2 as printed: ``eps_G ||B|| / lambda^2 + ||(I - VV')B|| / lambda``."""
-    if accounts.mixture_rows:
-        return sys.float_info.max
     bound = accounts.eps_G / lam * norm_B / lam + outside / lam
     return min(bound, sys.float_info.max)

@@ -35,8 +35,6 @@ class Accounts:
     merges: int = 0
     """Largest number of truncating merges of any client's summary (L_t), those of its own batches
     included. Maximum."""
-    mixture_rows: int = 0
-    """Rows that mixtures describe, for which no bound on the error of the Gram exists. Adds."""
     parts: int = 0
     """Sets of rows that were summarized on their own: 1 for a client's summary. Adds."""
     weight_excess: float = 0.0
@@ -79,8 +77,8 @@ class Accounts:
 
     @property
     def rows_per_part(self) -> float:
-        """Mean number of rows of the summaries, weighted; mixtures do not count."""
-        return (self.weight - self.mixture_rows) / self.parts if self.parts else 0.0
+        """Mean number of rows of the summaries, weighted."""
+        return self.weight / self.parts if self.parts else 0.0
 
     def after_local_cut(self, lost: Loss) -> Accounts:
         """The accounts of one client after it truncated its own factor."""

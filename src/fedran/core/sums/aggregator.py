@@ -13,39 +13,45 @@ import numpy as np
 
 from fedran.core._linalg.arrays import Array, Float, to_device
 from fedran.core.errors import Refused, check_id, positive_integer
-from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import Label, warn_of_similar
-from fedran.core.mixture import Mixture
+from fedran.core.points import Points
+from fedran.core.prepare import KernelFeatures
 from fedran.core.solve.head import Head
 from fedran.core.solve.ridge import Ridge, seen_directions
 from fedran.core.summary import Summary
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 from fedran.core.sums.exact_sum import ExactSum
+from fedran.core.sums.stored_points import ClassWeight, Key, StoredPoints
 
-Key: TypeAlias = tuple[str, str]
-"""(client, task)."""
+Message: TypeAlias = Points | Summary
+"""What a site sends about one task."""
 FLOAT32_ENERGY = (1e-20, 1e37)
 """Total energies whose Gram float32 can hold."""
+LANDMARKS = 4096
+"""Support of a kernel head by default: more accurate than 8192 random features, at half the work."""
 
 
 class Aggregator:
-    """Adds messages of any number of clients and tasks; solves for a head at any time.
+    """Holds the messages of any number of clients and tasks; solves for a head at any time.
 
-    The sum is exact (``ExactSum``): the server truncates nothing, so the order of arrival matters
-    only to rounding, and a late client counts as much as an early one.
+    Points are kept as they are. Summaries become one exact sum (``ExactSum``). The server truncates
+    nothing: a late client counts as much as an early one, and the order of arrival does not matter
+    for points, and for summaries only to rounding.
 
     Parameters
     ----------
     out_features:
-        M, the width of the random features.
+        M, the width of the random features, for summaries. By default that of the fingerprint.
+        Without either, the aggregator takes points.
     fingerprint:
-        Binds the aggregator to one feature map from the start. Without it, the first summary
-        binds it; in a federation it should come from the server's configuration. Mixtures need
-        it, because the aggregator itself computes their random features.
+        Binds the aggregator to one feature map from the start: ``phi.fingerprint`` of a
+        ``KernelFeatures`` for points, of a ``RandomFeatures`` for summaries. Without it, the first
+        message binds it; in a federation it should come from the server's configuration.
     dtype:
-        Of the Gram and the factors, ``"float32"`` or ``"float64"``. Class sums are float64.
+        ``"float32"`` or ``"float64"``, of the Gram and the factors of summaries, and of the kernel
+        where every point supports the head. Everything else is float64.
     device:
         A torch device such as ``"cuda"``; None for NumPy.
 
@@ -53,63 +59,80 @@ class Aggregator:
     -----
     Absorbing is idempotent by (client, task): the same message again changes nothing, and a
     different message under a known key is refused. Under two keys, equal messages are two: both
-    count, with a warning. Encoding rounds a summary, so a decoded summary differs from the
+    count, with a warning. Encoding rounds a message, so a decoded message differs from the
     original. Several threads may call all methods at the same time.
 
     Examples
     --------
     >>> import numpy as np, fedran
-    >>> agg = Aggregator(out_features=2)
-    >>> s = fedran.summarize(np.eye(2), [0, 1], rank=2)
-    >>> agg.absorb(s, client="site-1", task="may"), agg.absorb(s, client="site-1", task="may")
-    (True, False)
+    >>> phi = fedran.KernelFeatures(2)
+    >>> server = Aggregator(fingerprint=phi.fingerprint)
+    >>> points = fedran.condense(phi(np.eye(2)), ["a", "b"], fingerprint=phi.fingerprint)
+    >>> server.absorb(points, client="site-1", task="may")
+    True
+    >>> server.absorb(points, client="site-1", task="may")
+    False
+    >>> server.solve().predict(phi([[3.0, 1.0]])).tolist()
+    ['a']
     """
 
     def __init__(
         self,
-        out_features: int,
+        out_features: int | None = None,
         *,
         fingerprint: Fingerprint | None = None,
         dtype: Literal["float32", "float64"] = "float32",
         device: str | None = None,
     ) -> None:
-        self.out_features = positive_integer(out_features, "out_features")
+        if out_features is not None:
+            positive_integer(out_features, "out_features", or_none=" or None")
         if dtype not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
         check_fingerprint(fingerprint)
-        if fingerprint is not None and fingerprint.fields.get("M", out_features) != out_features:
-            raise Refused("fingerprint", f"M = {out_features}", fingerprint.fields["M"])
+        M = None if fingerprint is None else fingerprint.fields.get("M")
+        if None not in (out_features, M) and out_features != M:
+            raise Refused("fingerprint", f"M = {out_features}", M)
         to_device(np.zeros(1), device)  # a missing torch or device is noticed here, not later
         self.fingerprint = fingerprint
         self.dtype: Literal["float32", "float64"] = dtype
         self.device = device
-        self._sum = ExactSum(self.out_features, dtype, device)
+        width = M if out_features is None else out_features
+        self._sum = None if width is None else ExactSum(positive_integer(width, "M"), dtype, device)
+        self._points = StoredPoints(dtype, device)
         self._absorbed: dict[Key, str] = {}
         self._digests: set[str] = set()
-        self._map: RandomFeatures | None = None
         self.lock = threading.RLock()
         """Held by every method that changes or solves the state."""
 
     @property
+    def takes(self) -> type[Points] | type[Summary]:
+        """The kind of its messages."""
+        return Points if self._sum is None else Summary
+
+    @property
     def classes(self) -> tuple[Label, ...]:
         """All labels seen so far, in canonical order, whatever the order of arrival."""
-        return self._sum.class_sums.classes
+        return self._points.classes if self._sum is None else self._sum.class_sums.classes
 
     @property
     def counts(self) -> dict[Label, int]:
         """Labelled rows per class."""
+        if self._sum is None:
+            return self._points.counts
         sums = self._sum.class_sums
         return dict(zip(sums.classes, sums.counts, strict=True))
 
     @property
-    def class_sums(self) -> ClassSums:
-        """Sum and number of the labelled rows of each class."""
-        return self._sum.class_sums
+    def accounts(self) -> Accounts:
+        """Accounts of everything absorbed. Of points they count rows only."""
+        if self._sum is None:
+            return sum((m.accounts for m in self._points.messages.values()), Accounts())
+        return self._sum.accounts
 
     @property
-    def accounts(self) -> Accounts:
-        """Accounts of everything absorbed, merges included."""
-        return self._sum.accounts
+    def points(self) -> dict[Key, Points]:
+        """(client, task) -> points, in the order of arrival; empty for summaries."""
+        return dict(self._points.messages)
 
     @property
     def absorbed(self) -> dict[Key, str]:
@@ -117,19 +140,29 @@ class Aggregator:
         return dict(self._absorbed)
 
     @property
-    def rank(self) -> int:
-        """Columns of everything absorbed, at most M."""
-        return self._sum.rank
+    def out_features(self) -> int:
+        """M, the width of the random features of summaries."""
+        return self.sums.out_features
 
-    def absorb(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
+    @property
+    def class_sums(self) -> ClassSums:
+        """Sum and number of the labelled rows of each class, of summaries."""
+        return self.sums.class_sums
+
+    @property
+    def sums(self) -> ExactSum:
+        """The exact sum of all summaries. TypeError for points, which are not added."""
+        if self._sum is None:
+            raise TypeError("this aggregator holds points, which have no sum")
+        return self._sum
+
+    def absorb(self, message: Message, *, client: str, task: str) -> bool:
         """Add one message under (client, task). True if it was new, False if already known.
 
         Everything is checked before anything changes. A refused message leaves the state as it
-        was. After an interruption while rows were added, the exact sum raises RuntimeError
-        whenever it is used. A mixture is lifted to random features at the width of this
-        aggregator, with draws that follow from its digest. Two warnings are given: of a message
-        that another client has sent too, which counts twice, and of a new label that is like a
-        known one.
+        was. After an interruption while a sum was changed, the sum raises RuntimeError whenever it
+        is used. Two warnings are given: of a message that another client has sent too, which
+        counts twice, and of a new label that is like a known one.
         """
         with self.lock:
             if not self.check(message, client=client, task=task):
@@ -143,20 +176,26 @@ class Aggregator:
                     stacklevel=2,
                 )
             warn_of_similar(self.classes, message.classes, client)
-            if isinstance(message, Mixture):
-                self._sum.add_mixture(message, self._phi())
+            if isinstance(message, Points):
+                self._points.messages[client, task] = message.to(None)
             else:
-                self._sum.add_summary(message)
+                self.sums.add_summary(message)
             if self.fingerprint is None:
                 self.fingerprint = message.fingerprint
             self._absorbed[client, task] = digest
             self._digests.add(digest)
             return True
 
-    def check(self, message: Summary | Mixture, *, client: str, task: str) -> bool:
+    def check(self, message: Message, *, client: str, task: str) -> bool:
         """The checks of ``absorb``. Returns whether the message is new."""
-        _require_message(message)
+        require_message(message)
         key = (check_id(client, "client"), check_id(task, "task"))
+        if not isinstance(message, self.takes):
+            wanted, other = ("points", "a summary") if self._sum is None else ("summaries", "points")
+            hint = "its fingerprint is that of a KernelFeatures, without M"
+            if self._sum is not None:
+                hint = "its fingerprint is that of a RandomFeatures, with M"
+            raise Refused("message", f"{wanted}, as this aggregator takes", other, hint)
         digest = message.content_digest()
         known = self._absorbed.get(key)
         if known == digest:
@@ -167,15 +206,29 @@ class Aggregator:
                 f"the message already absorbed for client {client}, task {task} ({known[:12]}...)",
                 f"another one ({digest[:12]}...)",
                 hint="a client sends one message per task; use a new task id for more data. "
-                "Encoding rounds a summary, so it and its decoded copy are two messages",
+                "Encoding rounds a message, so it and its decoded copy are two messages",
             )
-        if isinstance(message, Mixture):
-            self._check_mixture(message)
-            energy = self._phi().largest_gain ** 2 * message.energy
+        if self.fingerprint is not None or self._absorbed:
+            require_same(self.fingerprint, message.fingerprint, "aggregator and message")
+        if isinstance(message, Points):
+            self._check_points(message)
         else:
             self._check_summary(message)
-            energy = message.accounts.energy
-        energy += self.accounts.energy
+        return True
+
+    def _check_points(self, points: Points) -> None:
+        if points.fingerprint is not None:
+            width = KernelFeatures.from_fingerprint(points.fingerprint).width
+            if points.in_features != width:
+                raise Refused("means", f"{width} columns", points.in_features)
+        self._points.check_width(points.in_features)
+        points.validate()
+
+    def _check_summary(self, summary: Summary) -> None:
+        if summary.out_features != self.out_features:
+            raise Refused("out_features", str(self.out_features), summary.out_features)
+        summary.validate()
+        energy = summary.accounts.energy + self.accounts.energy
         low, high = FLOAT32_ENERGY
         if self.dtype == "float32" and energy > 0 and not low < energy < high:
             # A float32 Gram would overflow, or vanish among the subnormal numbers.
@@ -185,115 +238,133 @@ class Aggregator:
                 f"{energy:g}",
                 hint="rescale the features, or use dtype='float64'",
             )
-        return True
-
-    def _check_summary(self, summary: Summary) -> None:
-        if summary.out_features != self.out_features:
-            raise Refused("out_features", str(self.out_features), summary.out_features)
-        if self.fingerprint is not None or self._absorbed:
-            require_same(self.fingerprint, summary.fingerprint, "aggregator and summary")
-        summary.validate()
-
-    def _check_mixture(self, mixture: Mixture) -> None:
-        if self.fingerprint is None:
-            raise Refused(
-                "fingerprint",
-                "an aggregator with a feature map, to which a mixture can be lifted",
-                "one that has none",
-                hint="pass fingerprint=phi.fingerprint to Aggregator",
-            )
-        phi = self._phi()
-        require_same(phi.input_fingerprint, mixture.fingerprint, "aggregator and mixture")
-        width = phi.in_features + phi.bias
-        if mixture.parts and mixture.in_features != width:
-            raise Refused("means", f"{width} columns", mixture.in_features)
-        mixture.validate()
-
-    def _phi(self) -> RandomFeatures:
-        """The feature map of the fingerprint, made once. Its projection is drawn at first use."""
-        assert self.fingerprint is not None
-        if self._map is None or self._map.fingerprint != self.fingerprint:
-            self._map = RandomFeatures.from_fingerprint(self.fingerprint)
-        if self._map.out_features != self.out_features:
-            expected = f"M = {self.out_features}, as the aggregator has"
-            raise Refused("fingerprint", expected, self._map.out_features)
-        return self._map
 
     def solve(
         self,
         ridge: Ridge | float | None = None,
         *,
+        landmarks: int | None = LANDMARKS,
+        class_weight: ClassWeight = None,
         novelty: int | None = None,
     ) -> Head:
-        """The head ``W = (G + lambda I)^-1 B`` of everything absorbed so far.
+        """The head of everything absorbed so far. The state does not change.
 
-        ``ridge`` is None for the default rule, a number for a multiple of it, or a ``Ridge``, such
-        as ``Ridge.absolute(0.1)``. ``novelty=q`` adds the q leading directions of everything
-        absorbed, for ``Head.novelty``; they take 2 q M bytes in a saved head, and finding them an
-        (M, M) copy of the Gram. The state does not change.
+        Parameters
+        ----------
+        ridge:
+            Of points: the ridge per row, by default the best one by leave-one-out. Of summaries: a
+            multiple of the default rule, or a ``Ridge`` such as ``Ridge.absolute(0.1)``.
+        landmarks:
+            Of points: the support of the head, and so its size. With more points, it is made of
+            class-wise means. None: every point, which takes N^3 / 3 operations and N^2 numbers.
+        class_weight:
+            Of points: weights of classes by label (others have 1), or ``"balanced"``, with which
+            all classes count alike.
+        novelty:
+            Of summaries: how many leading directions to add for ``Head.novelty``. They take 2 q M
+            bytes in a saved head. A head of points needs none.
         """
         if novelty is not None:
             positive_integer(novelty, "novelty", or_none=" or None")
+        if self._sum is None and novelty is not None:
+            raise ValueError("novelty is for summaries: heads of points need no directions")
+        if self._sum is not None and class_weight is not None:
+            raise ValueError("class_weight is for points: summaries do not hold weights of rows")
         with self.lock:
             if not self.classes:
                 what = "no labelled rows" if self._absorbed else "nothing"
                 raise ValueError(
-                    f"cannot solve: {what} absorbed yet; absorb a summary or a mixture of "
-                    "labelled rows first"
+                    f"cannot solve: {what} absorbed yet; absorb a message with labelled rows first"
                 )
+            if self._sum is None:
+                head = self._points.solve(
+                    ridge, self.fingerprint, landmarks=landmarks, class_weight=class_weight
+                )
+                assert head is not None
+                return head
             head = self._sum.solve(ridge, self.fingerprint)
-            seen = None
-            if novelty is not None:
-                seen = seen_directions(self._sum.gram(), novelty, head.diagnosis.lam)
-            return replace(head, seen=seen)
+            if novelty is None:
+                return head
+            return replace(head, seen=seen_directions(self.gram(), novelty, head.diagnosis.lam))
 
     def solve_without(
-        self, messages: Iterable[Summary | Mixture], ridge: Ridge | float | None = None
+        self,
+        messages: Iterable[Message],
+        ridge: Ridge | float | None = None,
+        *,
+        landmarks: int | None = LANDMARKS,
+        class_weight: ClassWeight = None,
     ) -> Head | None:
         """The head without some of the absorbed messages; None if no class is left.
 
-        Their part is subtracted from a copy of the sum, so that the head equals that of an
-        aggregator that never absorbed them only to rounding. A message that was not absorbed is a
-        ValueError.
+        Of points it is the head of an aggregator that never absorbed them. Of summaries their part
+        is subtracted from a copy of the sum, so that the head equals that one to rounding. A
+        message that was not absorbed is a ValueError.
         """
-        parts, held = [], Counter(self._absorbed.values())
+        messages, held = list(messages), Counter(self._absorbed.values())
         for message in messages:
-            _require_message(message)
+            require_message(message)
             digest = message.content_digest()
             held[digest] -= 1
             if held[digest] < 0:
                 raise ValueError(
                     f"solve_without needs absorbed messages, each once; {digest[:12]}... is not "
-                    "among them. Encoding rounds a summary: pass the copy that was absorbed"
+                    "among them. Encoding rounds a message: pass the copy that was absorbed"
                 )
-            part = ExactSum(self.out_features, self.dtype, self.device)
-            if isinstance(message, Mixture):
-                part.add_mixture(message, self._phi())
-            else:
-                part.add_summary(message)
-            parts.append(part)
         with self.lock:
+            if self._sum is None:
+                return self._points.solve(
+                    ridge,
+                    self.fingerprint,
+                    landmarks=landmarks,
+                    class_weight=class_weight,
+                    without=self._keys_of(messages),
+                )
+            parts = []
+            for message in messages:
+                parts.append(ExactSum(self.out_features, self.dtype, self.device))
+                parts[-1].add_summary(message)
             rest = self._sum.without(parts)
         return rest.solve(ridge, self.fingerprint) if rest.class_sums.classes else None
 
-    def gram(self) -> Float[Array, "M M"]:
-        """The sum of the Grams of everything absorbed, an (M, M) copy, for inspection."""
+    def _keys_of(self, messages: Iterable[Message]) -> set[Key]:
+        """The keys of absorbed messages; of equal messages, as many keys as there are messages."""
+        wanted, found = Counter(m.content_digest() for m in messages), set()
+        for key, digest in self._absorbed.items():
+            if wanted[digest] > 0:
+                wanted[digest] -= 1
+                found.add(key)
+        return found
+
+    def what_others_say(self, ridge: float) -> dict[str, dict[Label, tuple[int, int]]]:
+        """Client -> label -> its rows, and those whose point all other clients label alike.
+
+        Of points only, with the ridge of a head (``head.diagnosis.lam``), in closed form and
+        without validation rows. Labels that no other client has are left out.
+        """
+        if self._sum is not None:
+            raise TypeError("this aggregator holds summaries, of which no part can be asked")
         with self.lock:
-            return self._sum.gram()
+            return self._points.what_others_say(ridge)
+
+    def gram(self) -> Float[Array, "M M"]:
+        """The sum of the Grams of all summaries, an (M, M) copy, for inspection."""
+        with self.lock:
+            return self.sums.gram()
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Plain values and NumPy arrays, which ``absorbed`` completes (for ``wire``).
+        """Of summaries: plain values and NumPy arrays, which ``absorbed`` completes (for ``wire``).
 
         The arrays are not copied, because a copy of the Gram would double the memory. Write or
         copy them before absorbing more, and hold ``lock`` where other threads are active.
         """
-        return self._sum.state()
+        return self.sums.state()
 
     def restore(
         self, values: dict[str, Any], arrays: dict[str, Any], absorbed: dict[Key, str]
     ) -> None:
-        """Replace the state. The aggregator must be new and have the same parameters."""
-        self._sum.restore(values, arrays)
+        """Replace the sum. The aggregator must be new and have the same parameters."""
+        self.sums.restore(values, arrays)
         self._absorbed = dict(absorbed)
         self._digests = set(self._absorbed.values())
 
@@ -305,15 +376,17 @@ class Aggregator:
         self.lock = threading.RLock()
 
     def __repr__(self) -> str:
+        size = "points" if self._sum is None else f"M={self.out_features}"
         return (
-            f"Aggregator(M={self.out_features}, uploads={len(self._absorbed)}, "
+            f"Aggregator({size}, uploads={len(self._absorbed)}, "
             f"rows={self.accounts.n_rows}, classes={len(self.classes)})"
         )
 
 
-def _require_message(value: object) -> None:
-    if not isinstance(value, (Summary, Mixture)):
+def require_message(value: object) -> None:
+    """TypeError unless ``value`` is a message."""
+    if not isinstance(value, (Points, Summary)):
         raise TypeError(
-            f"a message is a Summary or a Mixture, got {type(value).__name__}; "
+            f"a message is a Points or a Summary, got {type(value).__name__}; "
             "decode(upload) makes one from the bytes that a site sent"
         )

@@ -22,7 +22,6 @@ from fedran.core._linalg.arrays import (
     Int64,
     cast,
     contiguous,
-    like,
     namespace,
     scale_rows,
     to_device,
@@ -30,16 +29,14 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.blas import add_outer, gram, pack_lower, symmetric, unpack_lower
 from fedran.core._linalg.truncation import check_rank, leading_of_gram
-from fedran.core.features import BLOCK_BYTES, RandomFeatures
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
-from fedran.core.mixture import Mixture
 from fedran.core.solve.head import Head, make_head
 from fedran.core.solve.ridge import Ridge, solve_gram, solve_stack
 from fedran.core.summarize import share_of_rest, without_rounding
 from fedran.core.summary import Center, Summary, check_center
 from fedran.core.sums.accounts import Accounts
-from fedran.core.sums.class_sums import ClassSums, sum_by_code
+from fedran.core.sums.class_sums import ClassSums
 
 Form = Literal["stack", "gram"]
 
@@ -149,30 +146,6 @@ class ExactSum:
                 self.class_sums += sums
                 n = int(H.shape[0])
                 self.accounts += Accounts(n_rows=n, energy=energy, weight_excess=excess)
-            self._partial = False
-
-    def add_mixture(self, mixture: Mixture, phi: RandomFeatures) -> None:
-        """Add rows drawn from a mixture, mapped by ``phi`` and weighted to the real counts.
-
-        M^2 operations per drawn row, and the memory of one block beside the Gram.
-        """
-        total, energy = ClassSums.empty(self.out_features, self.device), 0.0
-        with self._whole():
-            widest = max(self.out_features, mixture.in_features, 1)
-            for draw in mixture.draw(max(1, BLOCK_BYTES // (4 * widest)), self.device):
-                H = to_device(phi.project(draw.rows), self.device, self.dtype)
-                xp = namespace(H)
-                root = xp.astype(like(np.sqrt(draw.weights), H), H.dtype)[:, None]
-                H *= root
-                energy += float(xp.sum(cast(xp.sum(H * H, axis=1), "float64")))
-                self._partial = True
-                self.add_factor(H.T)
-                H *= root
-                sums = sum_by_code(H, draw.codes, len(draw.classes))
-                total += ClassSums(draw.classes, sums, (0,) * len(draw.classes))
-            self.class_sums += replace(total, counts=mixture.counts)
-            n = mixture.n_rows
-            self.accounts += Accounts(n_rows=n, energy=energy, mixture_rows=n)
             self._partial = False
 
     def add_packed(

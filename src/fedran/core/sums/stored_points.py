@@ -1,0 +1,161 @@
+"""What an aggregator of points holds: the messages themselves, and the head they give.
+
+Messages are put in the order of client and task before a solve, so that a head does not depend on
+the order in which they arrived. Leaving a message out is a solve without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedran.core._linalg.arrays import Int64, to_device
+from fedran.core.errors import Refused, positive_integer, real_number
+from fedran.core.fingerprint import Fingerprint
+from fedran.core.labels import Label, ordered, recode
+from fedran.core.points import Points, join
+from fedran.core.solve.head import Head, make_kernel_head
+from fedran.core.solve.kernel_ridge import SEARCHED, Labelled, others_say, solve_points
+from fedran.core.solve.ridge import Ridge
+
+Key: TypeAlias = tuple[str, str]
+"""(client, task)."""
+ClassWeight: TypeAlias = Mapping[Label, float] | Literal["balanced"] | None
+
+
+class StoredPoints:
+    """Points of clients and tasks.
+
+    ``dtype`` is that of the kernel of all points where these are the support; with landmarks it is
+    float64. Points are moved to ``device`` for a solve.
+    """
+
+    def __init__(self, dtype: str = "float32", device: str | None = None) -> None:
+        self.dtype, self.device = dtype, device
+        self.messages: dict[Key, Points] = {}
+
+    @property
+    def classes(self) -> tuple[Label, ...]:
+        """All labels, in canonical order."""
+        return ordered(label for points in self.messages.values() for label in points.classes)
+
+    @property
+    def counts(self) -> dict[Label, int]:
+        """Rows per class."""
+        total = dict.fromkeys(self.classes, 0)
+        for points in self.messages.values():
+            for label, n in points.rows_per_class().items():
+                total[label] += n
+        return total
+
+    def check_width(self, width: int) -> None:
+        """Refuse points of another width than those that are held."""
+        for points in self.messages.values():
+            if points.classes and points.in_features != width:
+                raise Refused("means", f"{points.in_features} columns", width)
+
+    def solve(
+        self,
+        ridge: float | Ridge | None,
+        fingerprint: Fingerprint | None,
+        *,
+        landmarks: int | None,
+        class_weight: ClassWeight = None,
+        without: Collection[Key] = (),
+    ) -> Head | None:
+        """The head of all messages but some; None where no class is left."""
+        if landmarks is not None:
+            positive_integer(landmarks, "landmarks", or_none=" or None")
+        kept = [self.messages[key] for key in sorted(self.messages) if key not in without]
+        kept = [points for points in kept if points.classes]
+        if not kept:
+            return None
+        points = join(kept)
+        labelled = self._labelled(points, class_weight)
+        solution = solve_points(labelled, landmarks, _number(ridge), self.dtype)
+        return make_kernel_head(solution, labelled, points.classes, fingerprint)
+
+    def what_others_say(self, ridge: float) -> dict[str, dict[Label, tuple[int, int]]]:
+        """Client -> label -> its rows, and those whose point all other clients label alike.
+
+        Leave-one-client-out in closed form, with the ridge of a head. It needs no validation rows.
+        A client is compared only for labels that another client has too.
+        """
+        keys = [key for key in sorted(self.messages) if self.messages[key].classes]
+        if not keys:
+            return {}
+        points = join([self.messages[key] for key in keys])
+        clients = sorted({client for client, _ in keys})
+        sites, codes = _origins(self.messages, keys, clients, points.classes)
+        # ``join`` sorts by class and keeps the order of the messages within a class.
+        order = np.argsort(codes, kind="stable")
+        sites = sites[order]
+        labelled = self._labelled(points, None)
+        right = others_say(labelled, sites, ridge, SEARCHED).right(labelled)
+        found: dict[str, dict[Label, tuple[int, int]]] = {client: {} for client in clients}
+        for s, client in enumerate(clients):
+            for c, label in enumerate(points.classes):
+                mine = (sites == s) & (points.codes == c)
+                others = (sites != s) & (points.codes == c)
+                if mine.any() and others.any():
+                    rows = points.counts[mine]
+                    found[client][label] = int(rows.sum()), int(rows @ right[mine])
+        return found
+
+    def _labelled(self, points: Points, class_weight: ClassWeight) -> Labelled:
+        X = to_device(points.means, self.device)
+        weights = _class_weights(points, class_weight)
+        return Labelled.of(X, points.counts, points.codes, len(points.classes), weights)
+
+
+def _origins(
+    messages: Mapping[Key, Points],
+    keys: Collection[Key],
+    clients: list[str],
+    classes: tuple[Label, ...],
+) -> tuple[Int64[NDArray[Any], " n"], Int64[NDArray[Any], " n"]]:
+    """The number of the client and of the class of each point, message by message."""
+    number = {client: i for i, client in enumerate(clients)}
+    sites = [np.full(len(messages[key].codes), number[key[0]]) for key in keys]
+    codes = [recode(messages[key].codes, messages[key].classes, classes) for key in keys]
+    return np.concatenate(sites), np.concatenate(codes)
+
+
+def _class_weights(points: Points, class_weight: ClassWeight) -> NDArray[np.float64] | None:
+    """A weight per class: "balanced" gives all classes the same total weight."""
+    if class_weight is None:
+        return None
+    rows = np.array(list(points.rows_per_class().values()), dtype=np.float64)
+    if class_weight == "balanced":
+        return rows.sum() / (len(rows) * rows)
+    if not isinstance(class_weight, Mapping):
+        raise ValueError(
+            f"class_weight must be 'balanced', a dict or None, got {class_weight!r}"
+        )
+    unknown = sorted(map(repr, class_weight.keys() - set(points.classes)))
+    if unknown:
+        raise ValueError(f"class_weight names labels without points: {', '.join(unknown[:5])}")
+    weights = [real_number(class_weight.get(c, 1.0), f"weight of {c!r}") for c in points.classes]
+    if not all(0 < w < np.inf for w in weights):
+        raise ValueError("class_weight must have finite, positive weights")
+    return np.array(weights)
+
+
+def _number(ridge: float | Ridge | None) -> float | None:
+    """The ridge per row; None chooses it by leave-one-out."""
+    if ridge is None:
+        return None
+    if isinstance(ridge, Ridge):
+        if ridge.fixed is None:
+            raise ValueError(
+                "a rule relative to the features is for summaries; pass None, which chooses the "
+                "ridge by leave-one-out, or a number"
+            )
+        return ridge.fixed
+    value = real_number(ridge, "ridge")
+    if not 0 < value < np.inf:
+        raise ValueError(f"ridge must be a finite, positive number, got {ridge!r}")
+    return value
