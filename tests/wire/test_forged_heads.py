@@ -107,8 +107,9 @@ def test_a_forged_kernel_head_is_refused(change, named):
 
 
 def test_landmarks_have_limits():
+    fedran.decode(KERNEL_HEAD, fedran.Head, limits=fedran.Limits(points=8))
     assert_refused(KERNEL_HEAD, "landmarks", fedran.Limits(points=7), fedran.Head)
-    assert_refused(KERNEL_HEAD, "message", fedran.Limits(decoded=3000), fedran.Head)
+    assert_refused(KERNEL_HEAD, "message", fedran.Limits(decoded=1000), fedran.Head)
 
 
 def test_a_head_has_limits_and_is_no_summary():

@@ -12,6 +12,7 @@ from fedran.core.solve.kernel_ridge import (
     solve_all,
     cholesky,
     full_matrix,
+    landmark_sums,
     landmarks,
     on_grid,
     others_say,
@@ -44,6 +45,10 @@ def dense(points, scale):
     return K, np.eye(points.n_classes)[points.codes]
 
 
+def solver_of(points, support, scale):
+    return LandmarkSolver.of(support, scale, *landmark_sums(points, support, scale))
+
+
 def every(points):
     return np.arange(len(points))
 
@@ -63,8 +68,8 @@ def test_the_solve_is_that_of_a_dense_kernel_ridge(seed):
 def test_with_all_rows_as_landmarks_the_scores_are_those_of_the_full_solve(seed):
     points, scale = made_up(seed, counts=False)
     K, Y = dense(points, scale)
-    solver = LandmarkSolver.of(points, points.X, scale)
-    whitened, _, _ = solver.solve(0.03, points)
+    solver = solver_of(points, points.X, scale)
+    whitened, _, _ = solver.solve(0.03, points, solver.features(points.X))
     full = np.linalg.solve(K + 0.03 * np.eye(len(points)), Y)
     np.testing.assert_allclose(K @ solver.weights(whitened), K @ full, atol=1e-6)
 
@@ -95,8 +100,8 @@ def refitted(points, support, scale, ridge, kept):
 def test_leave_one_out_and_without_a_site_on_landmarks_are_really_leaving_out(seed):
     points, scale = made_up(seed, n=60, weighted=True)
     support = np.asarray(landmarks(points, 12), dtype=np.float64)
-    solver = LandmarkSolver.of(points, support, scale)
-    _, said, residual = solver.solve(0.1, points)
+    solver = solver_of(points, support, scale)
+    _, said, residual = solver.solve(0.1, points, solver.features(points.X))
     assert residual < 1e-9
     for i in range(0, 60, 7):
         expected = refitted(points, support, scale, 0.1, every(points) != i)[i]
@@ -193,11 +198,17 @@ def test_where_float32_fails_the_solve_is_float64_and_says_so():
     assert np.isfinite(found.alpha).all()
 
 
-@pytest.mark.parametrize("n", [1, 5, 64, 65, 200])
-def test_the_blocked_factor_is_the_factor(n):
+@pytest.mark.parametrize("n", [1, 5, 64, 65, 200, 333])
+def test_the_factor_of_halves_is_the_factor(n):
     A = np.random.default_rng(n).standard_normal((n, n + 3))
     A = A @ A.T + np.eye(n)
-    np.testing.assert_allclose(cholesky(A.copy(), block=64), np.linalg.cholesky(A), atol=1e-8)
+    np.testing.assert_allclose(cholesky(A.copy(), leaf=16), np.linalg.cholesky(A), atol=1e-8)
+    np.testing.assert_allclose(cholesky(A.copy()), np.linalg.cholesky(A), atol=1e-8)
+
+
+def test_a_matrix_that_is_not_definite_has_no_factor():
+    with pytest.raises(np.linalg.LinAlgError):
+        cholesky(-np.eye(300))
 
 
 def test_17000_points_can_be_factorised():

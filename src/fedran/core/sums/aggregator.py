@@ -191,7 +191,9 @@ class Aggregator:
         require_message(message)
         key = (check_id(client, "client"), check_id(task, "task"))
         if not isinstance(message, self.takes):
-            wanted, other = ("points", "a summary") if self._sum is None else ("summaries", "points")
+            wanted, other = (
+                ("points", "a summary") if self._sum is None else ("summaries", "points")
+            )
             hint = "its fingerprint is that of a KernelFeatures, without M"
             if self._sum is not None:
                 hint = "its fingerprint is that of a RandomFeatures, with M"
