@@ -9,15 +9,15 @@ from fedran.core.solve.kernel_ridge import (
     Labelled,
     LandmarkSolver,
     by_all_points,
-    solve_all,
     cholesky,
     full_matrix,
     landmark_sums,
     landmarks,
+    left_out_points,
     on_grid,
     others_say,
+    solve_all,
     solve_points,
-    left_out_points,
 )
 
 

@@ -139,11 +139,12 @@ def solve_points(
 ) -> KernelSolution:
     """Kernel ridge with at most ``most`` points or landmarks as support; None: every point.
 
-    The support is rounded to a grid (``on_grid``). Without a ridge it is the one of ``RIDGES`` by which most of the weight of the points that are
-    left out gets its own class. Equal ones: the one with the smaller squared error.
+    The support is rounded to a grid (``on_grid``). Without a ridge it is the one of ``RIDGES`` by
+    which most of the weight of the points that are left out gets its own class. Equal ones: the
+    one with the smaller squared error.
 
-    N points, m landmarks, d features: 2 N m d + N m^2 operations, and about 2 m^3 for each ridge.
-    All N points: N^3 / 3 in ``dtype``, and N^2 numbers in memory.
+    N points, m landmarks, d features: 2 N m d + N m^2 operations, and about 3 m^3. All N points:
+    N^3 / 3 in ``dtype``, and N^2 numbers in memory.
     """
     scale = kernel_scale(points.X, like(points.counts, points.X), SCALE_FACTOR)
     if most is not None and len(points) > most:
@@ -276,6 +277,7 @@ def by_all_points(
 def solve_all(
     points: Labelled, scale: float, ridge: float, dtype: str, tested: NDArray[Any]
 ) -> KernelSolution:
+    """One ridge, with every point as support; ``tested`` are left out one by one."""
     xp = namespace(points.X)
     K, n = full_matrix(points, scale, dtype), len(points)
     norm, spread = spectral_norm(K), effective_rank(K)
@@ -343,7 +345,7 @@ def by_landmarks(points: Labelled, most: int, scale: float, ridge: float | None)
 
 @dataclass(frozen=True)
 class LandmarkSolver:
-    """Kernel ridge on landmarks as a ridge regression on whitened features f = R^-1 k(landmarks, x).
+    """Kernel ridge on landmarks as a ridge regression on features f = R^-1 k(landmarks, x).
 
     K_mm = R R' for the landmarks. Solving for the whitened weights keeps the precision that the
     normal equations of k(landmarks, x) lose where landmarks are close to each other.

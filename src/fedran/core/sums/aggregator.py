@@ -30,7 +30,7 @@ Message: TypeAlias = Points | Summary
 FLOAT32_ENERGY = (1e-20, 1e37)
 """Total energies whose Gram float32 can hold."""
 LANDMARKS = 4096
-"""Support of a kernel head by default: more accurate than 8192 random features, at half the work."""
+"""Support of a kernel head by default: more accurate than 8192 random features, for less work."""
 
 
 class Aggregator:
