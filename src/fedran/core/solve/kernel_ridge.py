@@ -145,10 +145,10 @@ def solve_points(
     scale = kernel_scale(points.X, like(points.counts, points.X), SCALE_FACTOR)
     ridges = RIDGES if ridge is None else (ridge,)
     if most is not None and len(points) > most:
-        return best(points, _by_landmarks(points, most, scale, ridges))
+        return best(points, by_landmarks(points, most, scale, ridges))
     if len(points) > SEARCHED and ridge is None:
-        ridges = (best(points, _by_landmarks(points, SEARCHED, scale, ridges)).ridge,)
-    return best(points, _by_all_points(points, scale, ridges, dtype))
+        ridges = (best(points, by_landmarks(points, SEARCHED, scale, ridges)).ridge,)
+    return best(points, by_all_points(points, scale, ridges, dtype))
 
 
 def best(points: Labelled, found: Iterator[KernelSolution]) -> KernelSolution:
@@ -156,7 +156,7 @@ def best(points: Labelled, found: Iterator[KernelSolution]) -> KernelSolution:
     return max(found, key=lambda solution: solution.left_out.quality(points))
 
 
-def tested_points(points: Labelled, share: float) -> Int64[NDArray[Any], " k"]:
+def left_out_points(points: Labelled, share: float) -> Int64[NDArray[Any], " k"]:
     """The points that are left out: this share of each class, spread over its points."""
     order = np.argsort(points.codes, kind="stable")
     per_class = np.bincount(points.codes, minlength=points.n_classes)
@@ -170,7 +170,7 @@ def landmarks(points: Labelled, most: int) -> Float[Array, "m d"]:
     n = len(points)
     if n <= most:
         return points.X
-    X = to_numpy(points.X)
+    X = to_numpy(cast(points.X, "float32"))
     per_class = np.bincount(points.codes, minlength=points.n_classes)
     share = np.maximum(1, np.floor(per_class * most / n)).astype(int)
     found = [
@@ -184,7 +184,7 @@ def landmarks(points: Labelled, most: int) -> Float[Array, "m d"]:
 def _class_means(X: NDArray[Any], counts: NDArray[Any], k: int) -> NDArray[np.float32]:
     """About k means of groups of the points of one class, weighted by their rows."""
     if len(X) <= k:
-        return X.astype(np.float32)
+        return X
     groups = group_rows(X, len(X) / k)
     order = np.argsort(groups, kind="stable")
     starts = np.searchsorted(groups[order], np.arange(groups.max() + 1))
@@ -242,7 +242,7 @@ def full_matrix(points: Labelled, scale: float, dtype: str) -> Float[Array, "n n
     return K
 
 
-def _by_all_points(
+def by_all_points(
     points: Labelled, scale: float, ridges: Sequence[float], dtype: str
 ) -> Iterator[KernelSolution]:
     """A solution per ridge, with every point as support.
@@ -251,19 +251,19 @@ def _by_all_points(
     """
     points, n = replace(points, X=on_grid(points.X)), len(points)
     dtype = "float64" if n <= SEARCHED else dtype
-    tested = tested_points(points, min(1.0, LEFT_OUT / n))
+    tested = left_out_points(points, min(1.0, LEFT_OUT / n))
     for ridge in ridges:
         try:
-            found, used = _solve_all(points, scale, ridge, dtype, tested), dtype
+            found, used = solve_all(points, scale, ridge, dtype, tested), dtype
         except np.linalg.LinAlgError:
             if dtype == "float64":
                 raise
-            found, used = _solve_all(points, scale, ridge, "float64", tested), "float64"
+            found, used = solve_all(points, scale, ridge, "float64", tested), "float64"
         tried = "" if used == dtype else f"Cholesky in {dtype} failed; "
         yield replace(found, route=f"{tried}kernel of all points, Cholesky in {used}")
 
 
-def _solve_all(
+def solve_all(
     points: Labelled, scale: float, ridge: float, dtype: str, tested: NDArray[Any]
 ) -> KernelSolution:
     xp = namespace(points.X)
@@ -301,7 +301,7 @@ def _residual(points: Labelled, scale: float, alpha: Array, inverse: Array, Y: A
     return float(total**0.5 / max(frobenius(Y), 1e-30))
 
 
-def _by_landmarks(
+def by_landmarks(
     points: Labelled, most: int, scale: float, ridges: Sequence[float]
 ) -> Iterator[KernelSolution]:
     """A solution per ridge, with class-wise means of the points that are not left out as support.
@@ -309,7 +309,7 @@ def _by_landmarks(
     A mean that contains a point would tell something about it, and its leave-one-out score would
     be too good. In the solve every point counts.
     """
-    tested = tested_points(points, min(0.2, LEFT_OUT / len(points)))
+    tested = left_out_points(points, min(0.2, LEFT_OUT / len(points)))
     others = np.setdiff1d(np.arange(len(points)), tested, assume_unique=True)
     solver = LandmarkSolver.of(points, on_grid(landmarks(points.take(others), most)), scale)
     norm, spread = spectral_norm(solver.gram), effective_rank(solver.gram)

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -323,7 +323,7 @@ class Aggregator:
             parts = []
             for message in messages:
                 parts.append(ExactSum(self.out_features, self.dtype, self.device))
-                parts[-1].add_summary(message)
+                parts[-1].add_summary(cast(Summary, message))
             rest = self._sum.without(parts)
         return rest.solve(ridge, self.fingerprint) if rest.class_sums.classes else None
 
