@@ -60,7 +60,7 @@ def test_a_calibrated_head_has_probabilities_and_the_file_says_what_it_is():
         run(fedran.to_onnx(head), Z, "probabilities")
     model = fedran.to_onnx(head.calibrate(phi(Z), y))
     label, P = run(model, Z, "label", "probabilities")
-    np.testing.assert_allclose(P, head.calibrate(phi(Z), y).probabilities(phi(Z)), atol=1e-4)
+    np.testing.assert_allclose(P, head.calibrate(phi(Z), y).predict_proba(phi(Z)), atol=1e-4)
     assert label.tolist() == [str(c) for c in head.predict(phi(Z))]
     meta = {p.key: p.value for p in onnx.load_from_string(model).metadata_props}
     assert json.loads(meta["classes"]) == [2, 7, "x"]
