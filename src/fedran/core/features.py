@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -251,7 +251,10 @@ source={'backbone': 'a backbone'})
         self._start_cache()
 
 
-def feature_map(fingerprint: Fingerprint) -> KernelFeatures | RandomFeatures:
+FeatureMap: TypeAlias = KernelFeatures | RandomFeatures
+
+
+def feature_map(fingerprint: Fingerprint) -> FeatureMap:
     """The map that a fingerprint describes: random features if it states a width M.
 
     >>> feature_map(KernelFeatures(3, source="a backbone").fingerprint)
