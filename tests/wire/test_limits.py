@@ -107,8 +107,7 @@ def test_the_limit_on_decoded_bytes_holds(make):
 
 def reads(classes, M, limits):
     """Whether a head of these classes can be encoded and decoded."""
-    names = dict.fromkeys(Diagnosis.__dataclass_fields__, 0.0)
-    diagnosis = Diagnosis(**{**names, "route": "", "n_rows": 1})
+    diagnosis = Diagnosis("", 1.0, 0.0, 1, 1.0, 1.0, 0.0)
     head = fedran.Head(np.ones((M, len(classes)), np.float32), tuple(classes), diagnosis, None)
     try:
         fedran.decode(fedran.encode(head), fedran.Head, limits=limits)
