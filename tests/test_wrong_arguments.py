@@ -56,7 +56,7 @@ WRONG = {
     ),
     "export": (lambda: fedran.to_onnx(clf), "head must be a Head, got FedRANClassifier"),
     "export, map": (lambda: fedran.to_onnx(head, Z), "phi must be a RandomFeatures, got ndarray"),
-    "leak": (lambda: measure(fedran.encode(summary), Z, y, Z, y), "message must be a Summary"),
+    "leak": (lambda: measure(fedran.encode(summary), Z, y, Z, y), "message must be a Points"),
 }
 
 

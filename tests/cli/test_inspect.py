@@ -110,7 +110,7 @@ def test_an_upload_is_described(name, width, tmp_path):
     assert said["content"]["classes"] == "4: -3 (4), 12 (4), ant (1), été (1)"
     assert (said["content"]["rank"], said["content"]["rows"]) == (3, 11)
     assert said["content"]["labelled rows"] == 10
-    assert said["file"]["format version"] == "2.0"
+    assert said["file"]["format version"] == "3.0"
     assert said["accounts"]["cut"].startswith("64 (")
     assert said["fingerprint"]["backbone"] == "golden"
 
