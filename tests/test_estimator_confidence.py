@@ -112,7 +112,7 @@ def test_a_head_solved_from_a_summary_is_calibrated_on_other_rows(blobs):
     agg.absorb(clf.summary(None), client="a", task="t")
     head = agg.solve()
     with pytest.raises(ValueError, match="no calibration"):
-        head.probabilities(clf.phi_(X_test))
+        head.predict_proba(clf.phi_(X_test))
     fresh = head.calibrate(clf.phi_(X), [*y[:-1], "unknown"])
     assert fresh.calibration.total == len(y) - 1
 

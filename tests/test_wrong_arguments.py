@@ -52,11 +52,11 @@ WRONG = {
     "limits": (lambda: fedran.decode(b"", limits=2**20), "limits must be Limits, such as"),
     "plan": (
         lambda: fedran.plan(1000, out_features=None, n_classes=3),
-        "out_features must be a positive integer, got None",
+        "give in_features and rows, or out_features",
     ),
     "export": (lambda: fedran.to_onnx(clf), "head must be a Head, got FedRANClassifier"),
     "export, map": (lambda: fedran.to_onnx(head, Z), "phi must be a RandomFeatures, got ndarray"),
-    "leak": (lambda: measure(fedran.encode(summary), Z, y, Z, y), "message must be a Summary"),
+    "leak": (lambda: measure(fedran.encode(summary), Z, y, Z, y), "message must be a Points"),
 }
 
 

@@ -284,7 +284,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         in ``partial_fit``. After ``+`` it comes from the added records of both models.
         """
         head = self.head_
-        return np.concatenate([head.probabilities(H) for _, H in self._mapped(X)])
+        return np.concatenate([head.predict_proba(H) for _, H in self._mapped(X)])
 
     def calibrate(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None

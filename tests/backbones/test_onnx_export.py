@@ -16,18 +16,24 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
 MAPS = [("relu", False), ("relu", True), ("cosine", False), ("cosine", True), ("hellinger", True)]
+FORMS = [(kind, bias, "linear") for kind, bias in MAPS]
+FORMS += [(kind, bias, "kernel") for kind in ("cosine", "hellinger") for bias in (False, True)]
 
 
-def solved(kind="cosine", bias=False, names=("a", "b", "c"), source=None, projected=True):
+def solved(kind="cosine", bias=False, form="linear", names=("a", "b", "c"), projected=True):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, len(names), 60)
     Z = (rng.random((60, 5)) + codes[:, None] * [1, 0, 0.5, 0, 0]).astype(np.float32)
     y = [names[c] for c in codes]
-    M = 300 if projected else 5
-    phi = fedran.RandomFeatures(5, M, kind, 3, bias, source, projected)
-    agg = fedran.Aggregator(M)
-    agg.absorb(fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint), client="a", task="t")
-    return Z, y, phi, agg.solve()
+    if form == "kernel":
+        phi = fedran.KernelFeatures(5, kind, bias)
+        message = fedran.condense(phi(Z), y, fingerprint=phi.fingerprint)
+    else:
+        phi = fedran.RandomFeatures(5, 300 if projected else 5, kind, 3, bias, None, projected)
+        message = fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint)
+    agg = fedran.Aggregator(fingerprint=phi.fingerprint)
+    agg.absorb(message, client="a", task="t")
+    return Z, y, phi, replace(agg.solve(landmarks=25), calibration=None)
 
 
 def run(model: bytes, Z, *outputs):
@@ -35,10 +41,10 @@ def run(model: bytes, Z, *outputs):
     return session.run(list(outputs), {"features": Z})
 
 
-@pytest.mark.parametrize(("kind", "bias"), MAPS)
+@pytest.mark.parametrize(("kind", "bias", "form"), FORMS)
 @pytest.mark.parametrize("names", [("a", "b", "c"), (-3, 0, 10**12)])
-def test_onnxruntime_gives_the_labels_and_scores_of_the_head(kind, bias, names):
-    Z, _, phi, head = solved(kind, bias, names)
+def test_onnxruntime_gives_the_labels_and_scores_of_the_head(kind, bias, form, names):
+    Z, _, phi, head = solved(kind, bias, form, names)
     Z[4] = 0
     label, scores = run(fedran.to_onnx(head), Z, "label", "scores")
     np.testing.assert_allclose(scores, head.scores(phi(Z)), atol=1e-4)
@@ -53,26 +59,27 @@ def test_a_head_over_features_that_are_not_projected():
     assert label.tolist() == head.predict(phi(Z)).tolist()
 
 
-def test_a_calibrated_head_has_probabilities_and_the_file_says_what_it_is():
+@pytest.mark.parametrize("form", ["linear", "kernel"])
+def test_a_calibrated_head_has_probabilities_and_the_file_says_what_it_is(form):
     onnx = pytest.importorskip("onnx")
-    Z, y, phi, head = solved(names=(2, 7, "x"))
+    Z, y, phi, head = solved(form=form, names=(2, 7, "x"))
     with pytest.raises(Exception, match="probabilities"):
         run(fedran.to_onnx(head), Z, "probabilities")
     model = fedran.to_onnx(head.calibrate(phi(Z), y))
     label, P = run(model, Z, "label", "probabilities")
-    np.testing.assert_allclose(P, head.calibrate(phi(Z), y).probabilities(phi(Z)), atol=1e-4)
+    np.testing.assert_allclose(P, head.calibrate(phi(Z), y).predict_proba(phi(Z)), atol=1e-4)
     assert label.tolist() == [str(c) for c in head.predict(phi(Z))]
     meta = {p.key: p.value for p in onnx.load_from_string(model).metadata_props}
     assert json.loads(meta["classes"]) == [2, 7, "x"]
-    assert json.loads(meta["fingerprint"])["seed"] == 3
+    assert json.loads(meta["fingerprint"]) == dict(phi.fingerprint.fields)
 
 
-@pytest.mark.parametrize(("kind", "bias"), MAPS)
+@pytest.mark.parametrize(("kind", "bias", "form"), FORMS)
 @pytest.mark.parametrize(
     ("names", "none"), [((5, -3, 12), -(2**63)), (("a", "é"), ""), ((1, "a"), "")]
 )
-def test_a_row_that_the_map_refuses_gets_no_label(kind, bias, names, none):
-    Z, _, _, head = solved(kind, bias, names)
+def test_a_row_that_the_map_refuses_gets_no_label(kind, bias, form, names, none):
+    Z, _, _, head = solved(kind, bias, form, names)
     Z[:3, 1] = np.nan, np.inf, -np.inf
     Z[3, 1] = -1.0 if kind == "hellinger" else np.nan
     label, scores = run(fedran.to_onnx(head), Z, "label", "scores")

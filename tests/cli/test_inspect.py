@@ -110,7 +110,7 @@ def test_an_upload_is_described(name, width, tmp_path):
     assert said["content"]["classes"] == "4: -3 (4), 12 (4), ant (1), été (1)"
     assert (said["content"]["rank"], said["content"]["rows"]) == (3, 11)
     assert said["content"]["labelled rows"] == 10
-    assert said["file"]["format version"] == "2.0"
+    assert said["file"]["format version"] == "3.0"
     assert said["accounts"]["cut"].startswith("64 (")
     assert said["fingerprint"]["backbone"] == "golden"
 
@@ -129,6 +129,43 @@ def test_an_aggregator_is_described(form, tmp_path):
     assert said["content"]["uploads"] == len(agg.absorbed)
     assert said["content"]["tasks"] == ("1: may" if form == "stack" else "2: june.2, may")
     assert said["accounts"]["eps_G (spectral)"] == agg.accounts.eps_G
+
+
+@pytest.mark.parametrize(("group_size", "kind"), [(1, "accuracy"), (4, "agreement")])
+def test_points_their_servers_and_their_heads_are_described(group_size, kind, cli, tmp_path):
+    rng = np.random.default_rng(0)
+    phi = fedran.KernelFeatures(5, bias=True, source="toy")
+    y = np.repeat(["cat", "[red]dog"], [30, 10])
+    points = fedran.condense(phi(rng.random((40, 5))), y, group_size, fingerprint=phi.fingerprint)
+    agg = fedran.Aggregator(fingerprint=phi.fingerprint)
+    agg.absorb(points, client="a", task="t")
+    agg.absorb(points + points, client="b", task="t")
+    head = agg.solve(landmarks=7)
+    saved = {}
+    for name, obj in (("up", points), ("agg", agg), ("head", head)):
+        path = tmp_path / name
+        fedran.save(obj, path)
+        saved[name] = describe(path)[1]["content"]
+        code, out, _ = cli("inspect", str(path))
+        assert (code, "[red]dog" in out) == (0, True)
+    sizes = points.counts.min(), points.counts.max()
+    for name, times in (("up", 1), ("agg", 3)):
+        said = saved[name]
+        assert (said["points"], said["rows"]) == (times * len(points.counts), times * 40)
+        assert sizes == (said["rows of the smallest group"], said["rows of the largest group"])
+    assert saved["up"]["classes"] == "2: [red]dog (10), cat (30)"
+    assert (saved["agg"]["takes"], saved["agg"]["uploads"]) == ("points", 2)
+    said = saved["head"]
+    assert (said["landmarks"], said["columns"]) == (len(head.landmarks), 6)
+    assert (said["scale of the kernel"], said["ridge per row"]) == (head.scale, head.diagnosis.lam)
+    assert said[f"leave-one-out {kind}"] == f"{head.diagnosis.agreement:.2%}"
+    assert ("temperature" in said) == (group_size == 1)
+    found = json.loads(cli("inspect", "--json", str(tmp_path / "up"))[1])
+    assert (found["rows"], found["smallest"], found["largest"]) == (40, *sizes)
+    assert found["bytes"] == (tmp_path / "up").stat().st_size
+    empty = fedran.condense(np.zeros((0, 6)), [], fingerprint=phi.fingerprint)
+    fedran.save(empty, tmp_path / "none")
+    assert describe(tmp_path / "none")[1]["content"]["points"] == 0
 
 
 def test_foreign_text_is_escaped(tmp_path):

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import seal
-from helpers.leaky_sites import summary, world
+from helpers.leaky_sites import head, points, summary, world
 
 
 @pytest.fixture(scope="module")
@@ -18,23 +16,26 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("leak")
     w = world((1, 20, 12))
     fedran.save(summary(w, 6), folder / "upload.fedran")
-    fedran.save(fedran.condense(w.Z, w.y, w.phi, 8, 5), folder / "mixture.fedran")
+    fedran.save(points(w, 8, 5), folder / "points.fedran")
+    fedran.save(head(points(w)), folder / "rows_of_head.fedran")
     np.savez(folder / "rows.npz", features=w.Z, labels=w.y)
     np.savez(folder / "other.npz", X=w.other, y=w.other_y)
     with (folder / "rows.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*(f"f{i}" for i in range(w.Z.shape[1])), "label"])
         writer.writerows([*z, label] for z, label in zip(w.Z, w.y, strict=True))
-    envelope = seal(
-        fedran.encode(summary(w, 6)),
-        SiteKey.generate(),
-        federation="f",
-        client="a",
-        task="t",
-        fingerprint=w.phi.fingerprint.hash,
-    )
-    (folder / "upload.envelope").write_bytes(envelope.to_bytes())
     return folder
+
+
+def seal_upload(folder):
+    from fedran.federation.protocol.identity import SiteKey
+    from fedran.federation.protocol.messages import seal
+
+    upload = (folder / "upload.fedran").read_bytes()
+    fields = {"federation": "f", "client": "a", "task": "t"}
+    fingerprint = fedran.decode(upload).fingerprint.hash
+    envelope = seal(upload, SiteKey.generate(), **fields, fingerprint=fingerprint)
+    (folder / "upload.envelope").write_bytes(envelope.to_bytes())
 
 
 def arguments(folder, message="upload.fedran", rows="rows.npz", *more):
@@ -55,6 +56,8 @@ def test_a_leaky_message_has_exit_code_1_and_advice(made, cli):
     ("message", "rows"), [("upload.envelope", "rows.npz"), ("upload.fedran", "rows.csv")]
 )
 def test_envelopes_and_tables_give_the_same_figures(message, rows, made, cli):
+    if message == "upload.envelope":
+        seal_upload(made)
     expected = json.loads(cli(*arguments(made, "upload.fedran", "rows.npz", "--json"))[1])
     found = json.loads(cli(*arguments(made, message, rows, "--json"))[1])
     for mine, theirs in zip(found["numbers"], expected["numbers"], strict=True):
@@ -73,18 +76,22 @@ def test_the_column_of_labels_may_have_another_name(made, cli):
     assert cli(*arguments(made, "upload.fedran", "named.csv", "--label", "kind"))[0] == 1
 
 
-def test_a_mixture_has_no_factor(made, cli):
-    code, out, _ = cli(*arguments(made, "mixture.fedran", "rows.npz", "--max-auc", "1"))
+def test_points_and_heads_are_attacked_by_their_means(made, cli):
+    code, out, _ = cli(*arguments(made, "points.fedran", "rows.npz", "--max-auc", "1"))
     assert code == 0
-    assert "nearest group mean" in out
-    assert "share in the factor" not in out
+    assert "nearest mean" in out
+    assert "rows in the factor" not in out
+    code, out, _ = cli(*arguments(made, "rows_of_head.fedran", "rows.npz", "--max-auc", "1"))
+    assert code == 1
+    assert re.search(r"OVER\s+rows that are alone\s+3\d of 33", out)
+    assert "landmarks" in out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("message", "rows", "words"),
     [
-        ("none.fedran", "rows.npz", "none.fedran: no such file; expected a saved summary"),
-        ("head.fedran", "rows.npz", "expected a summary or a mixture, got the kind 'head'"),
+        ("none.fedran", "rows.npz", "none.fedran: no such file; expected saved points"),
+        ("agg.fedran", "rows.npz", "points, a summary or a head, got the kind 'aggregator'"),
         ("bare.fedran", "rows.npz", "expected a message that identifies its features"),
         ("upload.fedran", "none.npz", "no such file; expected rows with labels"),
         ("upload.fedran", "bare.npz", "expected arrays features and labels or test and test_la"),
@@ -106,7 +113,7 @@ def test_what_cannot_be_measured_is_one_line_and_exit_code_2(message, rows, word
     w = world()
     agg = fedran.Aggregator(160, fingerprint=w.phi.fingerprint)
     agg.absorb(summary(w, 6), client="a", task="t")
-    fedran.save(agg.solve(), made / "head.fedran")
+    fedran.save(agg, made / "agg.fedran")
     fedran.save(fedran.summarize(w.phi(w.Z), w.y, 6), made / "bare.fedran")
     np.savez(made / "bare.npz", features=w.Z)
     np.save(made / "rows.npy", w.Z)

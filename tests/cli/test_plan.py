@@ -2,43 +2,72 @@
 
 import json
 
+import pytest
 
-def test_plan_finds_a_rank_for_a_budget_and_the_costs_of_a_rank(cli):
+import fedran
+
+SITE = ("--in-features", "1280", "--classes", "20", "--rows", "2000")
+
+
+def planned(cli, *options):
+    code, out, _ = cli("plan", *options, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
+@pytest.mark.parametrize(("budget", "fits"), [("2MB", True), ("150kB", False)])
+def test_the_first_line_says_whether_every_row_fits(budget, fits, cli):
+    code, out, _ = cli("plan", "--budget", budget, *SITE)
+    assert code == 0
+    assert out.splitlines()[0].startswith("Every row fits" if fits else "Not every row fits")
+    found = planned(cli, "--budget", budget, *SITE)
+    assert found["all_rows_fit"] == fits
+    assert (found["group_size"] == 1) == fits
+    assert f"group size  {found['group_size']:>9}" in out
+    assert found["upload"] <= found["budget"]
+
+
+def test_options_are_those_of_the_function(cli):
+    options = ("--min-group", "5", "--out-features", "4096", "--classes-seen", "60")
+    found = planned(cli, "--budget", "300kB", *SITE, *options, "--value-bits", "1.8", "--bits", "4")
+    p = fedran.plan(
+        300_000, 1280, 20, 2000, min_group=5, out_features=4096, classes_seen=60, bits=4,
+        value_bits=1.8,
+    )  # fmt: skip
+    assert all(getattr(p, name) == value for name, value in found.items())
+    assert found["group_size"] >= 5
+    _, out, _ = cli("plan", "--budget", "300kB", *SITE, *options)
+    assert "rows per group, at least 5" in out
+    assert "the largest that fits" in out
+
+
+def test_a_rank_for_a_budget_and_the_costs_of_a_rank(cli):
     sizes = ("--out-features", "8192", "--classes", "20")
-    code, out, _ = cli("plan", "--budget", "1.5MiB", *sizes, "--json")
-    found = json.loads(out)
-    assert code == 0
-    assert found["upload"] <= 1.5 * 2**20
-    code, out, _ = cli("plan", "--rank", str(found["rank"]), *sizes, "--json")
-    assert json.loads(out)["upload"] == found["upload"]
-    code, _, err = cli("plan", "--budget", "10kB", *sizes)
-    assert code == 2
-    assert "10kB is too small: the sums of 20 classes and one column" in err
-    assert "with --in-features and --rows, a mixture is considered too" in err
+    found = planned(cli, "--budget", "1.5MiB", *sizes)
+    assert found["summary_upload"] <= 1.5 * 2**20
+    costs = planned(cli, "--rank", str(found["rank"]), *sizes)
+    assert costs["summary_upload"] == found["summary_upload"]
+    assert costs["group_size"] is None
+    _, out, _ = cli("plan", "--budget", "1GB", *sizes, "--rows", "99")
+    assert "all that these rows have" in out
 
 
-def test_plan_names_no_mixture_that_leaves_out_the_classes_and_no_budget_that_is_too_small(cli):
-    sizes = ("--out-features", "512", "--classes", "20", "--in-features", "10", "--rows")
-    for rows in ("2", "20", "99"):  # a mixture leaves out classes with fewer than five rows
-        code, out, _ = cli("plan", "--budget", "1GB", *sizes, rows)
-        assert (code, "mixture" in out) == (0, False)
-        assert "all that these rows have" in out
-        assert "; no message fits into that.\n" in out
-    code, out, _ = cli("plan", "--budget", "1GB", *sizes, "100")
-    assert (code, "mixture" in out) == (0, True)
-    code, _, err = cli("plan", "--budget", "800", *sizes, "20")
-    assert (code, "a mixture does not fit either" in err) == (2, True)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--budget", "1kB", *SITE), "no message fits into 1kB"),
+        (("--budget", "1MB", "--classes", "20", "--out-features", "8192", "--rank", "3"), "either"),
+        (("--budget", "9kB", "--classes", "20", "--out-features", "8192"), "no message fits"),
+        (("--budget", "1MB", "--classes", "20"), "give in_features and rows"),
+        (("--budget", "1MB", *SITE[:4], "--rows", "60", "--min-group", "5"), "fewer than 5 rows"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(options, words, cli):
+    code, out, err = cli("plan", *options)
+    assert (code, out, err.count("\n"), words in err) == (2, "", 1, True), err
 
 
-def test_plan_recommends_a_mixture_for_a_small_budget(cli):
-    sizes = ("--out-features", "8192", "--classes", "20", "--in-features", "1280", "--rows", "2000")
-    code, out, _ = cli("plan", "--budget", "150kB", *sizes, "--json")
-    found = json.loads(out)
-    assert (code, found["message"]) == (0, "mixture")
-    assert found["mixture_upload"] <= 150_000
-    code, out, _ = cli("plan", "--budget", "150kB", *sizes)
-    assert code == 0
-    assert "mixture  the rank is below a sixteenth of the rows" in out
-    assert "group size" in out
-    code, out, _ = cli("plan", "--budget", "2MB", *sizes, "--json")
-    assert json.loads(out)["message"] == "summary"
+def test_rows_that_are_smaller_than_any_message_are_told(cli):
+    sizes = ("--in-features", "2", "--classes", "2", "--rows", "20")
+    assert "the rows themselves are smaller: 160 B" in cli("plan", "--budget", "1MB", *sizes)[1]
+    assert "themselves" not in cli("plan", "--budget", "1MB", *SITE)[1]

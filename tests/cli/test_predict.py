@@ -12,19 +12,23 @@ import pandas
 import pytest
 
 import fedran
+from fedran.core.features import feature_map
 from fedran.data.rows import read_table
 
 
-@pytest.fixture
-def made(tmp_path):
+@pytest.fixture(params=["linear", "kernel"])
+def made(tmp_path, request):
     rng = np.random.default_rng(0)
     y = np.repeat(["cat", "dog"], 40)
     Z = rng.random((80, 6)) + 2 * (y == "dog")[:, None]
     phi = fedran.RandomFeatures(6, 64, seed=3, source="camera 2")
-    agg = fedran.Aggregator(64, fingerprint=phi.fingerprint)
-    summary = fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint)
-    agg.absorb(summary, client="a", task="t")
-    fedran.save(agg.solve(), tmp_path / "head.fedran")
+    summary = message = fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint)
+    if request.param == "kernel":
+        phi = fedran.KernelFeatures(6, source="camera 2")
+        message = fedran.condense(phi(Z), y, fingerprint=phi.fingerprint)
+    agg = fedran.Aggregator(fingerprint=phi.fingerprint)
+    agg.absorb(message, client="a", task="t")
+    fedran.save(replace(agg.solve(), calibration=None), tmp_path / "head.fedran")
     labels = fedran.load(tmp_path / "head.fedran").predict(phi(Z))
     fedran.save(summary, tmp_path / "upload.fedran")
     np.save(tmp_path / "rows.npy", Z)
@@ -132,7 +136,7 @@ def test_a_table_has_ids_best_labels_and_scores(made, cli):
     folder, labels = made
     Z = np.load(folder / "rows.npy")
     head = fedran.load(folder / "head.fedran", fedran.Head)
-    S = head.scores(fedran.RandomFeatures.from_fingerprint(head.fingerprint)(Z))
+    S = head.scores(feature_map(head.fingerprint)(Z))
     lines = [",".join([*map(repr, row), f"p{i}"]) for i, row in enumerate(Z.tolist())]
     (folder / "rows.csv").write_text("\n".join(["a,b,c,d,e,f,patient", *lines]))
     files = (str(folder / "head.fedran"), str(folder / "rows.csv"))
@@ -172,7 +176,7 @@ def test_rejected_rows_have_no_label(made, cli):
     Z = np.load(folder / "rows.npy")
     y = np.repeat(["cat", "dog"], 40)
     head = fedran.load(folder / "head.fedran", fedran.Head)
-    H = fedran.RandomFeatures.from_fingerprint(head.fingerprint)(Z)
+    H = feature_map(head.fingerprint)(Z)
     files = (str(folder / "head.fedran"), str(folder / "rows.npy"))
     code, _, err = cli("predict", *files, "--reject", "0.1")
     assert (code, "no calibration" in err) == (2, True)

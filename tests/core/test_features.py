@@ -11,9 +11,14 @@ from scipy.special import ndtr
 import fedran
 from fedran.core._linalg.arrays import like
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures, largest_row_norm, row_energy_range
+from fedran.core.features import (
+    RandomFeatures,
+    feature_map,
+    largest_row_norm,
+    row_energy_range,
+)
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.prepare import KINDS
+from fedran.core.prepare import KINDS, KernelFeatures
 from helpers.bench.toy_federation import random_features
 from helpers.core.reference import quick
 
@@ -285,3 +290,17 @@ def test_exact_blocks_do_not_depend_on_the_rows_beside_a_row(kind, array):
         np.testing.assert_array_equal(np.concatenate(parts), H)
     np.testing.assert_allclose(H, np.asarray(phi(Z)), rtol=1e-5, atol=1e-5)
     assert H.dtype == np.float32
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_fingerprint_gives_its_map_back(bias):
+    linear = RandomFeatures(3, 3 + bias, bias=bias, source="b", projected=False)
+    for phi in (
+        KernelFeatures(3, "hellinger", bias, source={"backbone": "b", "weights": "w"}),
+        RandomFeatures(3, 8, "relu", 5, bias, source="b"),
+        linear,
+    ):
+        again = feature_map(phi.fingerprint)
+        assert (type(again), again.fingerprint) == (type(phi), phi.fingerprint)
+    with pytest.raises(Refused, match="prepared rows of version"):
+        feature_map(Fingerprint.of(backbone="b"))

@@ -33,6 +33,13 @@ def test_means_counts_and_labels_are_those_of_groups_of_one_class(seed):
     points.validate(min_group=least)
 
 
+@pytest.mark.parametrize("least", [2, 5, 11])
+def test_no_group_is_smaller_than_the_least_whatever_their_size_on_average(least):
+    for size in (1, 2, least, 2 * least):
+        points = condense(unit_rows(60, 4, 0), [0] * 20 + [1] * 40, size, least)
+        assert (points.smallest_group >= least, points.n_rows) == (True, 60)
+
+
 def test_groups_of_one_row_are_the_rows():
     X = unit_rows(20, 5, 0)
     points = condense(X, [0] * 20)

@@ -13,6 +13,7 @@ class World(NamedTuple):
     other: np.ndarray
     other_y: np.ndarray
     phi: fedran.RandomFeatures
+    prepared: fedran.KernelFeatures
 
 
 def world(counts=(12, 20, 8), others=80, d=16, M=160, kind="cosine", seed=0):
@@ -27,8 +28,22 @@ def world(counts=(12, 20, 8), others=80, d=16, M=160, kind="cosine", seed=0):
     Z = np.concatenate([draw(n, c) for c, n in enumerate(counts)])
     other = np.concatenate([draw(others, c) for c in range(len(counts))])
     y, other_y = (np.repeat(range(len(counts)), n) for n in (counts, others))
-    return World(Z, y, other, other_y, fedran.RandomFeatures(d, M, kind))
+    prepared = fedran.KernelFeatures(d, "cosine" if kind == "relu" else kind)
+    return World(Z, y, other, other_y, fedran.RandomFeatures(d, M, kind), prepared)
 
 
 def summary(w, rank=None, center="class"):
     return fedran.summarize(w.phi(w.Z), w.y, rank, center=center, fingerprint=w.phi.fingerprint)
+
+
+def points(w, group_size=1, min_group=1):
+    phi = w.prepared
+    return fedran.condense(phi(w.Z), w.y, group_size, min_group, phi.fingerprint)
+
+
+def head(*messages, **options):
+    """The head of messages, as a site decodes it."""
+    server = fedran.Aggregator(fingerprint=messages[0].fingerprint)
+    for i, message in enumerate(messages):
+        server.absorb(message, client=f"site-{i}", task="t")
+    return fedran.decode(fedran.encode(server.solve(**options)))

@@ -5,16 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fedran
 from fedran.leakage.attacks import (
-    FLOORS,
+    FLOOR,
+    GAP,
     MEAN,
+    NEAREST,
     SCATTER,
     Population,
     sample_site,
     score,
 )
-from fedran.leakage.evidence import Rows, ShadowHead, read
+from fedran.leakage.evidence import Rows, read
 from fedran.leakage.membership import (
     _standardised,
     auc,
@@ -22,7 +23,7 @@ from fedran.leakage.membership import (
     halves,
     true_positive_rate,
 )
-from helpers.leaky_sites import summary, world
+from helpers.leaky_sites import head, points, summary, world
 
 RNG = np.random.default_rng(0)
 values = st.lists(st.integers(-5, 5), min_size=1, max_size=30).map(lambda v: np.array(v, float))
@@ -66,43 +67,70 @@ def test_reference_rows_are_compared_with_the_others_of_their_class():
         assert found.members["a"][i] == pytest.approx(expected)
 
 
-def test_leverage_tells_what_a_head_would_say_with_one_more_row():
-    rng = np.random.default_rng(0)
-    H, h, lam = rng.random((20, 12)), rng.random(12), 0.7
-    y = np.arange(20) % 2
-    B = np.stack([H[y == c].sum(axis=0) for c in (0, 1)], axis=1)
-    weights = np.linalg.solve(H.T @ H + lam * np.eye(12), B)
-    head = ShadowHead(weights.astype(np.float32), H.T.astype(np.float32), lam)
-    row = Rows(h[None].astype(np.float32), h[None].astype(np.float32), np.array([1]))
-    leverage, s = head.leverage(row)[0], h @ weights[:, 1]
-    more = B + np.outer(h, [0, 1])
-    again = np.linalg.solve(H.T @ H + np.outer(h, h) + lam * np.eye(12), more)
-    assert (s + leverage) / (1 + leverage) == pytest.approx(h @ again[:, 1], rel=1e-4)
+def scatter_of(moments):
+    found = moments.factor @ moments.factor.T
+    return found if moments.surplus is None else found - moments.surplus @ moments.surplus.T
 
 
 @pytest.mark.parametrize("center", ["class", None])
 def test_factor_and_surplus_of_a_summary_give_the_scatter(center):
     w = world()
     H = w.phi(w.Z).astype(np.float64)
-    evidence, _ = read(summary(w, center=center), [0, 1, 2], w.phi, RNG)
+    moments = read(summary(w, center=center), [0, 1, 2], RNG)[0].moments
     own = np.stack([H[w.y == c].mean(axis=0) for c in range(3)])
-    np.testing.assert_allclose(evidence.means, own, atol=1e-5)
+    np.testing.assert_allclose(moments.means, own, atol=1e-5)
     residual = H - own[w.y]
-    found = evidence.factor @ evidence.factor.T - evidence.surplus @ evidence.surplus.T
-    np.testing.assert_allclose(found, residual.T @ residual, atol=2e-3)
+    np.testing.assert_allclose(scatter_of(moments), residual.T @ residual, atol=2e-3)
 
 
-def test_groups_of_a_mixture_have_the_class_numbers_that_were_asked_for():
+def test_points_have_the_class_numbers_that_were_asked_for():
     w = world()
-    mixture = fedran.condense(w.Z, w.y, w.phi, group_size=3, min_group=1)
-    evidence, imitate = read(mixture, [2, 0], w.phi, RNG)
-    X = w.phi.prepare(w.Z)
-    np.testing.assert_allclose(evidence.means[0], X[w.y == 2].mean(axis=0), atol=1e-5)
-    counts = np.concatenate([p.counts for p in mixture.parts])
-    weighted = [counts[evidence.groups.codes == c].sum() for c in (0, 1, -1)]
+    message, X = points(w, 3), w.prepared(w.Z)
+    evidence, imitate = read(message, [2, 0], RNG)
+    np.testing.assert_allclose(evidence.moments.means[0], X[w.y == 2].mean(axis=0), atol=1e-5)
+    weighted = [message.counts[evidence.groups.codes == c].sum() for c in (0, 1, -1)]
     assert weighted == [8, 12, 20]
-    rows = Rows(X[w.y < 2], w.phi(w.Z[w.y < 2]), w.y[w.y < 2])
-    assert imitate(rows).counts.tolist() == [12, 20]
+    residual = message.means - np.stack([X[w.y == c].mean(axis=0) for c in range(3)])[message.codes]
+    scatter = residual.T @ (message.counts[:, None] * residual)
+    np.testing.assert_allclose(scatter_of(evidence.moments), scatter, atol=1e-4)
+    again = imitate(Rows(X[w.y < 2], w.y[w.y < 2]))
+    assert again.moments.counts.tolist() == [12, 20]
+    assert abs(len(again.groups.codes) - 32 / 3) <= 2
+
+
+def test_the_head_of_points_is_that_of_a_server_and_scores_the_own_class():
+    w = world()
+    X = w.prepared(w.other)
+    evidence, _ = read(points(w, 2), [2, 0], RNG)
+    kept = w.other_y != 1
+    rows = Rows(X[kept], np.where(w.other_y[kept] == 2, 0, 1))
+    served = head(points(w, 2)).scores(X[kept])
+    expected = served[np.arange(len(served)), w.other_y[kept]]
+    np.testing.assert_allclose(evidence.own_scores(rows), expected, atol=1e-4)
+
+
+def test_landmarks_are_taken_to_be_of_the_class_of_their_points():
+    w = world((30, 20, 25))
+    served = head(points(w))
+    groups = read(served, [2, 0], RNG)[0].groups
+    nearest = np.argmax(served.landmarks @ w.prepared(w.Z).T, axis=1)
+    assert np.mean(groups.codes == np.array([1, -1, 0])[w.y[nearest]]) > 0.95
+
+
+def test_the_nearest_means_are_found_in_the_row_s_own_class():
+    w = world((30, 20, 25), others=60)
+    evidence, imitate = read(points(w, 4), [0, 1, 2], RNG)
+    X, seed = w.prepared(w.other), np.random.default_rng(1)
+    population = Population.of(Rows(X, w.other_y), evidence, imitate, seed)
+    X = w.prepared(w.Z[::5])
+    (found,) = score(evidence, population, Rows(X, w.y[::5]))
+    W = population.whitening.astype(np.float64)
+    for i, (x, c) in enumerate(zip(X, w.y[::5], strict=True)):
+        own = evidence.groups.means[evidence.groups.codes == c]
+        distance = np.sort(np.sum(((x - own) @ W) ** 2, axis=1))
+        whole = np.sum(((x - population.means[c]) @ W) ** 2)
+        assert found[NEAREST][i] == pytest.approx(-np.log(distance[0] / whole), abs=1e-2)
+        assert found[GAP][i] == pytest.approx(np.log(distance[1] / distance[0]), abs=1e-2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -121,31 +149,27 @@ def test_halves_and_imitated_sites_respect_classes(seed):
 @pytest.mark.parametrize("center", ["class", None])
 def test_scores_of_the_scatter_are_those_of_dense_matrices(center):
     w = world((30, 20, 25), others=60)
-    evidence, _ = read(summary(w, 10, center), [0, 1, 2], w.phi, RNG)
-    H = w.phi(w.other)
-    population = Population.of(Rows(H, H, w.other_y), evidence, np.random.default_rng(1))
+    evidence, imitate = read(summary(w, 10, center), [0, 1, 2], RNG)
+    H, seed = w.phi(w.other), np.random.default_rng(1)
+    population = Population.of(Rows(H, w.other_y), evidence, imitate, seed)
     H = w.phi(w.Z[::7])
-    (found,) = score(evidence, population, Rows(H, H, w.y[::7]))
-    scatter = evidence.factor @ evidence.factor.T - evidence.surplus @ evidence.surplus.T
+    (found,) = score(evidence, population, Rows(H, w.y[::7]))
     W = population.whitening.astype(np.float64)
-    S = W.T @ scatter @ W / 75
-    values, axes = np.linalg.eigh(S)
+    values, axes = np.linalg.eigh(W.T @ scatter_of(evidence.moments) @ W / 75)
+    inverse = axes @ np.diag(1 / (np.maximum(values, 0) + FLOOR)) @ axes.T
     for i, u in enumerate((H - population.means[w.y[::7]]) @ W):
-        assert found[SCATTER][i] == pytest.approx(u @ S @ u / (u @ u), rel=1e-3)
-        for name, floor in FLOORS.items():
-            inverse = axes @ np.diag(1 / (np.maximum(values, 0) + floor)) @ axes.T
-            assert found[name][i] == pytest.approx(-(u @ inverse @ u) / (u @ u), rel=1e-2)
+        assert found[SCATTER][i] == pytest.approx(-(u @ inverse @ u) / (u @ u), rel=1e-2)
 
 
 def test_the_class_mean_is_scored_by_its_likelihood_ratio():
     w = world((5, 9, 4), others=60)
-    evidence, _ = read(summary(w, 2), [0, 1, 2], w.phi, RNG)
-    H = w.phi(w.other)
-    population = Population.of(Rows(H, H, w.other_y), evidence, np.random.default_rng(1))
+    evidence, imitate = read(summary(w, 2), [0, 1, 2], RNG)
+    H, seed = w.phi(w.other), np.random.default_rng(1)
+    population = Population.of(Rows(H, w.other_y), evidence, imitate, seed)
     H, codes, n = w.phi(w.Z), w.y, np.array([5, 9, 4])[w.y]
-    (found,) = score(evidence, population, Rows(H, H, codes))
+    (found,) = score(evidence, population, Rows(H, codes))
     u = (H - population.means[codes]) @ population.whitening
-    v = (evidence.means - population.means)[codes] @ population.whitening
+    v = (evidence.moments.means - population.means)[codes] @ population.whitening
     # The mean of n rows is N(0, 1 / n) without the row, N(u / n, (n - 1) / n^2) with it.
     ratio = np.sum(n[:, None] * v**2, axis=1) / 2
     ratio -= (n**2 / (n - 1)) * np.sum((v - u / n[:, None]) ** 2, axis=1) / 2

@@ -8,9 +8,9 @@ import pytest
 import fedran
 from fedran.core.private.dp import Budget, Mechanism
 from fedran.leakage import Tolerance, measure
-from fedran.leakage.attacks import GAP, MEAN, SPAN
-from fedran.leakage.meter import SEARCHED, SHARE, SINGLE, SMALL
-from helpers.leaky_sites import summary, world
+from fedran.leakage.attacks import GAP, HEADS, MEAN, NEAREST, SPAN
+from fedran.leakage.meter import SEARCHED, SINGLE, SMALL
+from helpers.leaky_sites import head, points, summary, world
 
 
 def leak_of(message, w, **options):
@@ -26,7 +26,7 @@ def test_a_full_factor_tells_every_member(center, precision):
     assert found[SPAN].value > 0.99
     assert found.auc > 0.99
     assert found[SEARCHED].value > 0
-    assert {SEARCHED, SHARE, SPAN} <= {n.attack for n in found.over()}
+    assert {SEARCHED, SPAN} <= {n.attack for n in found.over()}
 
 
 def test_class_means_of_few_rows_tell_their_members():
@@ -35,14 +35,64 @@ def test_class_means_of_few_rows_tell_their_members():
     assert found[MEAN].value > 0.85
 
 
-def test_a_mixture_of_single_rows_tells_them():
-    w = world()
-    found = leak_of(fedran.condense(w.Z, w.y, w.phi, group_size=2, min_group=1), w)
-    assert found[SINGLE].value == found[SINGLE].tries > 0
-    assert found[GAP].value > 0.7
-    larger = leak_of(fedran.condense(w.Z, w.y, w.phi, group_size=8, min_group=5), w)
-    assert larger[SINGLE].tries == 0
-    assert larger.auc < found.auc
+@pytest.mark.parametrize("kind", ["cosine", "hellinger"])
+def test_points_of_one_row_are_the_row(kind):
+    w = world(kind=kind)
+    found = leak_of(fedran.decode(fedran.encode(points(w), step=0.2)), w)
+    assert found[SINGLE].value == found[SINGLE].tries == 40
+    assert found[NEAREST].value > 0.99
+    assert {SINGLE, NEAREST, GAP} <= {n.attack for n in found.over()}
+
+
+def test_larger_groups_tell_less():
+    w = world((40, 40, 40), others=200)
+    found = [leak_of(points(w, *groups), w) for groups in ((1, 1), (2, 1), (5, 1), (20, 10))]
+    assert found[1][SINGLE].value == found[1][SINGLE].tries > 0
+    assert found[3][SINGLE].tries == 0
+    aucs = [f.auc for f in found]
+    assert aucs == sorted(aucs, reverse=True)
+    assert aucs[0] > 0.99
+    assert aucs[3] < 0.85
+
+
+def test_small_classes_of_points_are_told():
+    w = world((1, 3, 30))
+    found = leak_of(points(w), w)
+    assert found[SMALL].value > 0.999
+    assert SMALL not in {n.attack for n in leak_of(points(w, 1, 5), w).numbers}
+
+
+def test_a_head_with_all_rows_as_landmarks_tells_them():
+    w = world((40, 40, 40), others=200)
+    found = leak_of(head(points(w)), w)
+    assert found[SINGLE].value > 0.9 * found[SINGLE].tries == 0.9 * 120
+    assert found[NEAREST].value > 0.99
+    assert found[HEADS].value > 0.6
+    assert not found.cosines
+    few = leak_of(head(points(w), landmarks=9), w)
+    assert few[SINGLE].value == 0 < few[SINGLE].tries <= 9
+    assert few.auc < found.auc
+
+
+def test_a_head_tells_a_site_s_rows_among_those_of_others():
+    mine, theirs = world((40, 40, 40), others=200), world((40, 40, 40), others=1, seed=0)
+    rows = np.arange(0, 600, 3)
+    theirs = theirs._replace(Z=mine.other[rows], y=mine.other_y[rows])
+    served = head(points(mine), points(theirs, 5, 5))
+    rest = np.setdiff1d(np.arange(600), rows)
+    given = mine.other[rest], mine.other_y[rest]
+    member = measure(served, mine.Z, mine.y, *given)
+    grouped = measure(served, theirs.Z, theirs.y, *given)
+    assert member[NEAREST].value > grouped[NEAREST].value > 0.5
+    assert member[SINGLE].value > 100 > grouped[SINGLE].value
+
+
+def test_a_head_over_random_features_is_tested_by_its_scores():
+    w = world((30, 30, 30), others=200, d=48, M=512)
+    found = leak_of(head(summary(w)), w)
+    assert [n.attack for n in found.numbers] == [SINGLE, HEADS]
+    assert found[SINGLE].tries == 0
+    assert found[HEADS].value > 0.6
 
 
 def test_more_columns_tell_more():
@@ -51,15 +101,16 @@ def test_more_columns_tell_more():
     assert aucs[0] < aucs[1] < aucs[2]
 
 
-@pytest.mark.parametrize("kind", ["summary", "paper", "mixture"])
+@pytest.mark.parametrize("kind", ["summary", "paper", "points", "head"])
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_that_are_not_in_the_message_look_like_other_rows(kind, seed):
     counts = (60, 25, 35)
     w = world(counts, others=150, seed=seed)
     inside = np.concatenate([np.flatnonzero(w.other_y == c)[:n] for c, n in enumerate(counts)])
     hidden = w._replace(Z=w.other[inside])
-    if kind == "mixture":
-        message = fedran.condense(hidden.Z, hidden.y, w.phi)
+    if kind in ("points", "head"):
+        message = points(hidden, 4, 2)
+        message = head(message) if kind == "head" else message
     else:
         message = summary(hidden, 30, None if kind == "paper" else "class")
     rest = np.setdiff1d(np.arange(len(w.other)), inside)
@@ -78,7 +129,7 @@ def test_a_class_with_one_row_is_recovered_and_told():
     assert (found[SINGLE].value, found[SINGLE].tries) == (1, 1)
     assert found.cosines[0] == found[SMALL].value > 0.99
     assert SINGLE in {n.attack for n in found.over()}
-    assert not found.over(Tolerance(rows=1000, cosine=1.0, share=1.0, auc=1.0, tpr=1.0))
+    assert not found.over(Tolerance(rows=1000, cosine=1.0, auc=1.0, tpr=1.0))
 
 
 def test_rates_are_stated_only_with_enough_reference_rows(monkeypatch):
@@ -117,7 +168,7 @@ def test_rows_of_another_message_are_refused():
     with pytest.raises(fedran.Refused, match="the rows that the message was made of"):
         measure(s, w.Z[::-1], w.y, w.other, w.other_y)
     with pytest.raises(fedran.Refused, match="the rows that the message was made of"):
-        measure(fedran.condense(w.Z, w.y, w.phi), w.Z[::-1], w.y, w.other, w.other_y)
+        measure(points(w), w.Z[::-1], w.y, w.other, w.other_y)
     twice = np.concatenate([w.Z, w.Z]), np.concatenate([w.y, w.y])
     with pytest.raises(fedran.Refused, match="at most 12 rows of class 0"):
         measure(s, *twice, w.other, w.other_y, partial=True)

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedran
-from fedran.wire.plan import MIXTURE_WORTH
+from fedran.data.catalogue import load_dataset
+from fedran.wire.plan import FRONT
 from fedran.wire.sizes import (
     head_bytes,
-    mixture_bytes,
-    mixture_groups,
+    kernel_head_bytes,
     parse_bytes,
+    point_groups,
+    points_bytes,
     upload_bytes,
 )
 from helpers.wire.messages import CENTERS
@@ -73,8 +75,8 @@ def test_predicted_sizes_follow_the_rows_per_class(features, rows):
 def test_the_largest_rank_fits_and_the_next_does_not(budget, M, C, bits):
     p = fedran.plan(budget, out_features=M, n_classes=C, bits=bits)
     assert 0 <= p.rank <= M
-    assert p.upload == upload_bytes(M, p.rank, C, bits)
-    assert p.upload <= budget or p.rank == 0
+    assert p.summary_upload == upload_bytes(M, p.rank, C, bits)
+    assert p.summary_upload <= budget or p.rank == 0
     assert p.rank == M or upload_bytes(M, p.rank + 1, C, bits) > budget
     assert p.download == head_bytes(M, C)
 
@@ -92,40 +94,111 @@ def test_max_bytes_holds_for_any_data(features):
         fedran.encode(s, max_bytes=1000)
 
 
-@pytest.mark.parametrize(("group_size", "min_group"), [(5, 1), (3, 1), (6, 5), (12, 10), (8, 4)])
-def test_predicted_mixture_sizes_are_close_to_real_ones(group_size, min_group):
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 6, 900)
-    Z = np.maximum(rng.standard_normal((6, 300))[y] / 2 + rng.standard_normal((900, 300)), 0)
-    phi = fedran.RandomFeatures(300, 8, kind="hellinger", source={"backbone": "test"})
-    m = fedran.condense(Z, y, phi, group_size, min_group)
-    assert 0.6 < mixture_groups(900, group_size, min_group) / m.n_groups < 1.6
-    stated, sent = mixture_bytes(300, 900, 6, group_size, min_group), len(fedran.encode(m))
-    assert 0.6 * sent < stated < 1.6 * sent
+def clustered(kind, seed):
+    """Prepared rows of a site: clusters whose spread decays over directions, as of a network."""
+    rng = np.random.default_rng(seed)
+    n, d, n_classes = int(rng.integers(600, 1500)), int(rng.integers(100, 400)), 8
+    y = rng.integers(0, n_classes, n)
+    spread = rng.standard_normal((d, d)) / np.arange(1, d + 1)[:, None] ** 0.5
+    Z = rng.standard_normal((n_classes, d))[y] + rng.standard_normal((n, d)) @ spread
+    phi = fedran.KernelFeatures(d, kind, source="test")
+    return phi(np.logaddexp(0, Z) if kind == "hellinger" else Z), y, phi.fingerprint
 
 
-@settings(deadline=None, max_examples=50)
-@given(
-    budget=st.integers(1000, 10**7),
-    M=st.integers(100, 10**4),
-    d=st.integers(10, 2000),
-    n=st.integers(1, 5000),
-    min_group=st.integers(1, 20),
-)
-def test_a_mixture_is_planned_where_the_rank_that_fits_is_small(budget, M, d, n, min_group):
-    p = fedran.plan(
-        budget, out_features=M, n_classes=10, in_features=d, n_rows=n, min_group=min_group
-    )
-    if p.group_size is None:
-        assert p.message == "summary"
-        assert p.mixture_upload is None
-        assert n < 10 * min_group or mixture_bytes(d, n, 10, n, min_group) > budget
-        return
-    assert n >= 10 * min_group  # a mixture leaves out smaller classes
-    assert p.mixture_upload == mixture_bytes(d, n, 10, p.group_size, min_group) <= budget
-    assert (p.message == "mixture") == (p.rank < max(1, MIXTURE_WORTH * n))
-    if p.group_size > max(5, min_group + 1):
-        assert mixture_bytes(d, n, 10, p.group_size - 1, min_group) > budget
+def check_sizes(X, y, fingerprint, tolerance):
+    """Predicted sizes over real ones, given the bits per value of single rows at step 1."""
+    whole = fedran.condense(X, y, fingerprint=fingerprint)
+    value_bits = 8 * len(fedran.encode(whole)) / X.size
+    for group_size in (1, 2, 3, 5, 8):
+        points = fedran.condense(X, y, group_size, fingerprint=fingerprint)
+        for step in (0.5, 1.0, 1.5, 2.0):
+            sent = len(fedran.encode(points, step=step))
+            stated = points_bytes(
+                X.shape[1], len(X), len(points.classes), group_size, 1, step, value_bits
+            )
+            allowed = tolerance if group_size <= 3 else 2.5 * tolerance
+            assert stated == pytest.approx(sent, rel=allowed), (group_size, step)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "hellinger"])
+@pytest.mark.parametrize("seed", range(2))
+def test_predicted_sizes_of_points_are_close_to_real_ones(kind, seed):
+    check_sizes(*clustered(kind, seed), 0.2)
+
+
+@pytest.mark.parametrize("name", ["cifar100-efficientnet_lite0", "cifar100-vit_ti16"])
+def test_predicted_sizes_are_close_with_features_of_networks(name):
+    try:
+        data = load_dataset(name)
+    except (FileNotFoundError, ValueError) as reason:
+        pytest.skip(str(reason))
+    rows = np.flatnonzero(data.y_train < 15)[::5]
+    kind = "hellinger" if data.nonnegative else "cosine"
+    phi = fedran.KernelFeatures(data.X_train.shape[1], kind, source=name)
+    check_sizes(phi(data.X_train[rows]), data.y_train[rows], phi.fingerprint, 0.1)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "hellinger"])
+@pytest.mark.parametrize(("size", "least"), [(1, 1), (4, 1), (1, 3), (3, 3), (6, 5), (12, 10)])
+def test_predicted_numbers_of_groups_are_close_to_real_ones(kind, size, least):
+    X, y, _ = clustered(kind, 3)
+    made = len(fedran.condense(X, y, size, least).counts)
+    assert point_groups(len(y), 8, size, least) == pytest.approx(made, rel=0.25)
+
+
+@pytest.mark.parametrize("landmarks", [60, 300])
+def test_predicted_sizes_of_kernel_heads_are_close_to_real_ones(landmarks):
+    X, y, fingerprint = clustered("cosine", 4)
+    agg = fedran.Aggregator(fingerprint=fingerprint)
+    agg.absorb(fedran.condense(X, y, fingerprint=fingerprint), client="a", task="t")
+    head = agg.solve(0.1, landmarks=landmarks)
+    stated = kernel_head_bytes(X.shape[1], 8, len(head.landmarks))
+    assert stated == pytest.approx(len(fedran.encode(head)), rel=0.3)
+
+
+plans = {
+    "budget_bytes": st.integers(1, 10**7),
+    "in_features": st.integers(1, 2000),
+    "n_classes": st.integers(1, 50),
+    "rows": st.integers(1, 5000),
+    "min_group": st.sampled_from([1, 2, 5, 7, 10]),
+}
+
+
+@settings(deadline=None, max_examples=150)
+@given(**plans)
+def test_the_first_points_of_the_front_that_fit_are_planned(
+    budget_bytes, in_features, n_classes, rows, min_group
+):
+    given = budget_bytes, in_features, n_classes, rows
+    p = fedran.plan(*given, min_group=min_group)
+
+    def need(size, step):
+        return points_bytes(in_features, rows, n_classes, size, min_group, step)
+
+    least = [] if min_group in (1, 2, 5) else [(min_group, 1.0), (min_group, 1.5)]
+    front = [*least, *(pair for pair in FRONT if pair[0] >= min_group)]
+    front += [(size, 1.5) for size in range(max(10, min_group), max(rows, 10, min_group) + 1)]
+    fitting = [pair for pair in front if need(*pair) <= budget_bytes]
+    if rows < min_group * n_classes or not fitting:
+        assert (p.group_size, p.step, p.upload) == (None, None, None)
+    else:
+        assert (p.group_size, p.step, p.upload) == (*fitting[0], need(*fitting[0]))
+    assert p.all_rows_fit == (points_bytes(in_features, rows, n_classes) <= budget_bytes)
+
+
+def test_more_bytes_never_give_a_coarser_plan():
+    budgets = range(5_000, 800_000, 5_000)
+    found = [fedran.plan(b, 1280, 20, 2000, min_group=1) for b in budgets]
+    sizes = [p.upload or 0 for p in found]
+    assert sizes == sorted(sizes)
+    assert len({(p.group_size, p.step) for p in found}) > 10
+    assert found[-1].all_rows_fit
+
+
+def test_points_that_would_leave_out_most_classes_are_not_planned():
+    assert fedran.plan(10**6, 10, n_classes=20, rows=99, min_group=5).group_size is None
+    assert fedran.plan(10**6, 10, n_classes=20, rows=100, min_group=5).group_size == 5
 
 
 @pytest.mark.parametrize(
@@ -137,6 +210,10 @@ def test_a_mixture_is_planned_where_the_rank_that_fits_is_small(budget, M, d, n,
         ({"rank": 101}, "rank"),
         ({"rank": 9, "classes_seen": -1}, "classes_seen"),
         ({"rank": 9, "bits": 15}, "bits"),
+        ({"rank": 9, "out_features": None}, "out_features"),
+        ({"budget_bytes": 9, "out_features": None, "in_features": 4}, "in_features and rows"),
+        ({"budget_bytes": 9, "n_classes": None}, "n_classes"),
+        ({"budget_bytes": 9, "value_bits": 0}, "value_bits"),
     ],
 )
 def test_wrong_arguments_of_plan_are_named(options, named):
@@ -151,6 +228,6 @@ def test_text_that_is_no_size_in_bytes_is_refused(text):
 
 
 def test_a_plan_never_has_more_columns_than_the_rows_span():
-    p = fedran.plan(2**30, out_features=8192, n_classes=20, in_features=1280, n_rows=2000)
+    p = fedran.plan(2**30, out_features=8192, n_classes=20, in_features=1280, rows=2000)
     assert p.rank == 1980
     assert fedran.plan(2**30, out_features=8192, n_classes=20).rank == 8192

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import to_numpy
 from fedran.core.errors import MissingExtra
-from fedran.core.features import RandomFeatures
+from fedran.core.features import FeatureMap, RandomFeatures, feature_map
 from fedran.core.fingerprint import require_columns, require_same, require_scaler
+from fedran.core.prepare import KernelFeatures
 from fedran.core.solve.head import Head
 
 if TYPE_CHECKING:
@@ -29,14 +30,14 @@ NO_NUMBER = -(2**63)
 
 
 def to_torch(
-    head: Head, phi: RandomFeatures | None = None, scaler: FederatedScaler | None = None
+    head: Head, phi: FeatureMap | None = None, scaler: FederatedScaler | None = None
 ) -> torch.nn.Module:
     """A frozen ``torch.nn.Sequential``: backbone features Z (n, d) in, scores (n, C) out.
 
-    Column j of the output scores ``module.classes[j]``. It holds P and W as parameters that do
-    not require gradients, so it can be put behind a backbone, moved and exported. ``phi`` is by
-    default the feature map that the head's fingerprint describes. A head that was fitted on scaled
-    rows needs its ``scaler``, which becomes the first step of the module.
+    Column j of the output scores ``module.classes[j]``. It holds P or the landmarks, and W, as
+    parameters that do not require gradients, so it can be put behind a backbone, moved and
+    exported. ``phi`` is by default the feature map that the head's fingerprint describes. A head
+    that was fitted on scaled rows needs its ``scaler``, which becomes the first step.
     """
     try:
         import torch
@@ -44,9 +45,12 @@ def to_torch(
         raise MissingExtra("to_torch needs PyTorch", "torch") from None
     phi = map_of(head, phi)
     _check_scaler(head, scaler)
-    activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
-    projection = [_linear(phi.projection), activation] if phi.projected else []
-    layers = [*projection, _linear(to_numpy(head.weights))]
+    layers = [_linear(to_numpy(head.weights))]
+    if head.landmarks is not None:
+        layers[:0] = [_linear(to_numpy(head.landmarks).T), _kernel(head.scale)]
+    elif isinstance(phi, RandomFeatures) and phi.projected:
+        activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
+        layers[:0] = [_linear(phi.projection), activation]
     if phi.kind != "relu" or phi.bias:
         layers.insert(0, _prepare(phi))
     if scaler is not None:
@@ -56,7 +60,7 @@ def to_torch(
     return module
 
 
-def map_of(head: Head, phi: RandomFeatures | None) -> RandomFeatures:
+def map_of(head: Head, phi: FeatureMap | None) -> FeatureMap:
     """The feature map of a head: ``phi`` if it fits, or that of the head's fingerprint."""
     if not isinstance(head, Head):
         got = type(head).__name__
@@ -64,15 +68,15 @@ def map_of(head: Head, phi: RandomFeatures | None) -> RandomFeatures:
     if phi is None:
         if head.fingerprint is None:
             raise ValueError("the head does not identify its feature map; pass phi")
-        return RandomFeatures.from_fingerprint(head.fingerprint)
-    if not isinstance(phi, RandomFeatures):
-        raise TypeError(f"phi must be a RandomFeatures, got {type(phi).__name__}")
+        phi = feature_map(head.fingerprint)
+    kind = RandomFeatures if head.landmarks is None else KernelFeatures
+    if not isinstance(phi, kind):
+        raise TypeError(f"phi must be a {kind.__name__}, got {type(phi).__name__}")
     if head.fingerprint is not None:
         require_same(phi.fingerprint, head.fingerprint, "feature map and head")
-    if head.out_features != phi.out_features:
-        raise ValueError(
-            f"phi makes {phi.out_features} features, the head takes {head.out_features}"
-        )
+    width = phi.out_features if isinstance(phi, RandomFeatures) else phi.width
+    if head.out_features != width:
+        raise ValueError(f"phi makes {width} features, the head takes {head.out_features}")
     return phi
 
 
@@ -83,7 +87,7 @@ def _check_scaler(head: Head, scaler: FederatedScaler | None) -> None:
     require_columns(head.fingerprint, names, "scaler")
 
 
-def _prepare(phi: RandomFeatures) -> torch.nn.Module:
+def _prepare(phi: FeatureMap) -> torch.nn.Module:
     """``phi.prepare`` as a layer, without its refusal: a negative value gives NaN under a root."""
     import torch
 
@@ -106,6 +110,17 @@ def _prepare(phi: RandomFeatures) -> torch.nn.Module:
             return Z
 
     return Prepare()
+
+
+def _kernel(scale: float) -> torch.nn.Module:
+    """The kernel of unit rows as a layer, from their inner products with the landmarks."""
+    import torch
+
+    class Kernel(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, inner: torch.Tensor) -> torch.Tensor:
+            return torch.exp((inner - 1) / scale)
+
+    return Kernel()
 
 
 def _scale(scaler: FederatedScaler) -> torch.nn.Module:
@@ -133,7 +148,7 @@ def _linear(matrix: NDArray[Any]) -> torch.nn.Linear:
 
 
 def to_onnx(
-    head: Head, phi: RandomFeatures | None = None, scaler: FederatedScaler | None = None
+    head: Head, phi: FeatureMap | None = None, scaler: FederatedScaler | None = None
 ) -> bytes:
     """An ONNX model as bytes: backbone features (n, d) in, labels and scores out.
 
@@ -159,7 +174,7 @@ def to_onnx(
 
     Notes
     -----
-    The file has 4 M (d + C) bytes. Values that the feature map refuses are not refused by the
+    The file has 4 M (d + C) bytes, where M is the number of random features or landmarks. Values that the feature map refuses are not refused by the
     model: NaN, and negative values under ``kind="hellinger"``, give NaN scores. The label of such
     a row is "", or -2^63 where labels are numbers. Rows are float32: a column whose mean is far
     larger than its spread loses digits before it is scaled, so subtract a constant first.
@@ -180,13 +195,17 @@ def to_onnx(
     phi = map_of(head, phi)
     _check_scaler(head, scaler)
     n, C = "n", len(head.classes)
-    size = 4 * head.out_features * (phi.in_features + C)
+    size = 4 * head.weights.shape[0] * (phi.in_features + C)
     if size > MAX_BYTES:
         raise ValueError(f"the model would have {size} bytes; ONNX files hold less than 2 GiB")
     net = _Nodes({"weights": to_numpy(head.weights)})
     rows = "features" if scaler is None else _add_scaler(net, scaler, "features")
-    H = _add_random_features(net, phi, _add_preparation(net, phi, rows))
-    net.node("MatMul", [H, "weights"], "scores")
+    rows = _add_preparation(net, phi, rows)
+    if isinstance(phi, RandomFeatures):
+        rows = _add_random_features(net, phi, rows)
+    else:
+        rows = _add_kernel(net, head, rows)
+    net.node("MatMul", [rows, "weights"], "scores")
     _add_label(net, head)
     numbers = net.constants["classes"].dtype == np.int64
     outputs = [
@@ -240,7 +259,7 @@ def _add_scaler(net: _Nodes, scaler: FederatedScaler, rows: str) -> str:
     return net.node("Div", [net.node("Sub", [rows, mean], "minus_mean"), scale], "standard")
 
 
-def _add_preparation(net: _Nodes, phi: RandomFeatures, rows: str) -> str:
+def _add_preparation(net: _Nodes, phi: FeatureMap, rows: str) -> str:
     if phi.kind == "hellinger":
         rows = net.node("Sqrt", [rows], "roots")
     if phi.bias:
@@ -273,6 +292,13 @@ def _add_random_features(net: _Nodes, phi: RandomFeatures, rows: str) -> str:
     plus_one = net.node("Add", [erf, "one"], "erf_plus_one")
     normal = net.node("Mul", [plus_one, net.constant("half", np.float32(0.5))], "normal_cdf")
     return net.node("Mul", [H, normal], "random_features")
+
+
+def _add_kernel(net: _Nodes, head: Head, rows: str) -> str:
+    landmarks = net.constant("landmarks", np.ascontiguousarray(to_numpy(head.landmarks).T))
+    minus_one = net.node("Sub", [net.node("MatMul", [rows, landmarks], "inner"), "one"], "below_0")
+    width = net.constant("kernel_scale", np.float32(head.scale))
+    return net.node("Exp", [net.node("Div", [minus_one, width], "exponent")], "kernel")
 
 
 def _add_label(net: _Nodes, head: Head) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from rich.markup import escape
 from fedran.cli.tables import named_values
 from fedran.core.errors import printable, shortened
 from fedran.core.labels import Label
-from fedran.core.mixture import Mixture
+from fedran.core.points import Points
 from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
 from fedran.core.sums.accounts import Accounts
@@ -104,10 +105,10 @@ def _describe(message: Container, limits: Limits) -> Description:
     }
     if isinstance(obj, Summary):
         title, sections = _summary(obj, message)
-    elif isinstance(obj, Mixture):
-        title, sections = _mixture(obj, message)
+    elif isinstance(obj, Points):
+        title, sections = _points(obj, message)
     elif isinstance(obj, Head):
-        title, sections = _head(obj, message)
+        title, sections = _head(obj)
     else:
         title, sections = _aggregator(obj)
     fingerprint: Section = {"fingerprint": "none: the features are not identified"}
@@ -115,6 +116,9 @@ def _describe(message: Container, limits: Limits) -> Description:
         fields = {k: _safe(v) for k, v in obj.fingerprint.fields.items()}
         fingerprint = {**fields, "hash": obj.fingerprint.hash}
     header = {**message.header.fields, "bytes": message.size, "digest": message.digest}
+    if isinstance(obj, Points):
+        largest = int(obj.counts.max(initial=0))
+        header |= {"rows": obj.n_rows, "smallest": obj.smallest_group, "largest": largest}
     return title, {"file": file, **sections, "fingerprint": fingerprint}, header
 
 
@@ -141,62 +145,81 @@ def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
     return "upload: one client's summary of one task", sections
 
 
-def _mixture(m: Mixture, message: Container) -> tuple[str, dict[str, Section]]:
+def _points(points: Points, message: Container) -> tuple[str, dict[str, Section]]:
     content: Section = {
-        "precision": _precision(message, "means"),
-        "in_features d": m.in_features,
-        "parts": len(m.parts),
-        "groups": m.n_groups,
-        "rows": m.n_rows,
-        "rows of the smallest group": m.smallest_group,
-        "directions": ", ".join(str(len(p.shares)) for p in m.parts[:SHOWN]) or "none",
-        "classes": _listed(dict(zip(m.classes, m.counts, strict=True))),
-        "energy": m.energy,
+        **_groups([points]),
+        "columns": points.in_features,
+        "bits per value": 8 * message.size / max(1, points.means.size),
+        "classes": _listed(points.rows_per_class()),
     }
-    return "upload: one client's mixture of one task", {"content": content}
+    return "upload: one client's points of one task", {"content": content}
 
 
-def _head(head: Head, message: Container) -> tuple[str, dict[str, Section]]:
-    content: Section = {
-        "precision": _precision(message, "weights"),
-        "out_features M": head.out_features,
-        "classes": _listed(dict.fromkeys(head.classes)),
-        "novelty": "none" if head.seen is None else f"from {head.seen.shape[1]} directions",
-        "calibration": "none: no probabilities, no rejection",
+def _groups(messages: Iterable[Points]) -> Section:
+    counts = [n for points in messages for n in points.counts.tolist()]
+    return {
+        "points": len(counts),
+        "rows": sum(counts),
+        "rows of the smallest group": min(counts, default=0),
+        "rows of the largest group": max(counts, default=0),
     }
+
+
+def _head(head: Head) -> tuple[str, dict[str, Section]]:
+    diagnosis: Section = {k: _safe(v) for k, v in asdict(head.diagnosis).items()}
+    content: Section = {"classes": _listed(dict.fromkeys(head.classes))}
+    if head.landmarks is None:
+        content["out_features M"] = head.out_features
+        content["novelty"] = (
+            "none" if head.seen is None else f"from {head.seen.shape[1]} directions"
+        )
+    else:
+        content["landmarks"] = len(head.landmarks)
+        content["columns"] = head.out_features
+        content["scale of the kernel"] = head.scale
+        content["ridge per row"] = head.diagnosis.lam
+        kind = "agreement" if head.diagnosis.accuracy is None else "accuracy"
+        if head.diagnosis.agreement is not None:
+            content[f"leave-one-out {kind}"] = f"{head.diagnosis.agreement:.2%}"
+        content["novelty"] = "from the nearest landmark"
+        for bound in ("f", "eps_W", "eps_W_paper"):  # nothing is cut, and there is no bound
+            del diagnosis[bound]
+    content["calibration"] = "none: no probabilities, no rejection"
     if head.calibration is not None and head.calibration.total > 0:
         content["calibration"] = f"from {head.calibration.total:g} rows"
         content["temperature"] = head.calibration.temperature
-    diagnosis: Section = {k: _safe(v) for k, v in asdict(head.diagnosis).items()}
     return "head: a classifier", {"content": content, "diagnosis": diagnosis}
 
 
 def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
-    content: Section = {
-        "dtype": agg.dtype,
-        "out_features M": agg.out_features,
-        "columns held": agg.rank,
+    summaries = agg.takes is Summary
+    content: Section = {"takes": "summaries" if summaries else "points", "dtype": agg.dtype}
+    if summaries:
+        content["out_features M"] = agg.out_features
+        content["columns held"] = agg.sums.rank
+    else:
+        content |= _groups(agg.points.values())
+    content |= {
         "uploads": len(agg.absorbed),
         "clients": _listed(dict.fromkeys(sorted({client for client, _ in agg.absorbed}))),
         "tasks": _listed(dict.fromkeys(sorted({task for _, task in agg.absorbed}))),
         "rows": agg.accounts.n_rows,
         "classes": _listed(dict(agg.counts)),
     }
-    return "aggregator: a server's state", {
-        "content": content,
-        "accounts": _accounts(agg.accounts),
-    }
+    sections = {"content": content}
+    if summaries:
+        sections["accounts"] = _accounts(agg.accounts)
+    return "aggregator: a server's state", sections
 
 
 def _accounts(accounts: Accounts) -> Section:
-    unknown = "none: mixtures were absorbed" if accounts.mixture_rows else ""
     return {
         "energy": accounts.energy,
         "cut": f"{accounts.cut:.6g} ({accounts.cut_fraction:.2%} of the energy)",
         "mean row energy": accounts.mean_row_energy,
-        "eps_G (spectral)": unknown or accounts.eps_G,
+        "eps_G (spectral)": accounts.eps_G,
         "of which quantisation": accounts.eps_quant,
-        "eps_G (Frobenius)": unknown or accounts.eps_G_fro,
+        "eps_G (Frobenius)": accounts.eps_G_fro,
         "eps_B": accounts.eps_B,
         "eta_loc, eta_merge, L_t": (
             f"{accounts.eta_loc:.4g}, {accounts.eta_merge:.4g}, {accounts.merges}"

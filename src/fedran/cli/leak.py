@@ -1,4 +1,4 @@
-"""``fedran leak MESSAGE ROWS --reference OTHER``: what a message reveals, before it is sent."""
+"""``fedran leak MESSAGE ROWS --reference OTHER``: what a message or a head reveals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rich.console import Console
 from fedran.cli.predict import require_features
 from fedran.cli.tables import print_numbers
 from fedran.core.errors import Refused
-from fedran.core.mixture import Mixture
+from fedran.core.points import Points
+from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
 from fedran.data.rows import LABEL, read_rows
 from fedran.leakage import Leakage, Number, Tolerance, measure
@@ -22,6 +23,7 @@ from fedran.wire.codec import decode
 from fedran.wire.files import load, refusals_name_file, require_file
 from fedran.wire.validation import FILE_LIMITS
 
+FILES = "saved points, a saved summary or head, or an envelope"
 READABLE = "rows with labels (.npz, .csv or .parquet)"
 ARRAYS = {"features": "labels", "test": "test_labels", "X": "y"}
 """Names of the arrays of rows and of labels in an .npz file."""
@@ -29,13 +31,13 @@ LIMITS = Tolerance()
 
 
 def leak(
-    message: Annotated[Path, typer.Argument(help="A saved summary or mixture, or an envelope.")],
+    message: Annotated[Path, typer.Argument(help=f"{FILES[:1].upper()}{FILES[1:]}.")],
     rows: Annotated[Path, typer.Argument(help=f"What it was made of: {READABLE}.")],
     reference: Annotated[
         Path, typer.Option(help="Other rows of the same classes, which are not in the message.")
     ],
     partial: Annotated[
-        bool, typer.Option("--partial", help="The message describes more rows than these.")
+        bool, typer.Option("--partial", help="The message has more rows than these.")
     ] = False,
     max_rows: Annotated[
         int, typer.Option(min=0, help="Most single rows that may be recovered.")
@@ -46,9 +48,6 @@ def leak(
     max_tpr: Annotated[
         float, typer.Option(min=0, max=1, help="Most members found at 0.1 % false positives.")
     ] = LIMITS.tpr,
-    max_share: Annotated[
-        float, typer.Option(min=0, max=1, help="How much more of a member the factor may hold.")
-    ] = LIMITS.share,
     max_cosine: Annotated[
         float, typer.Option(min=0, max=1, help="Of the recovered mean feature of a small class.")
     ] = LIMITS.cosine,
@@ -57,7 +56,7 @@ def leak(
     ] = LABEL,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Attack a message with the rows that it was made of, and show what the attacks find.
+    """Attack a message or a head with rows that it was made of, and show what the attacks find.
 
     Exit code 1 if a number is above its limit, 0 otherwise.
     """
@@ -75,7 +74,7 @@ def leak(
     except Refused as reason:
         field = {"Z": str(rows), "reference": str(reference)}.get(reason.field, reason.field)
         raise Refused(field, reason.expected, reason.got, reason.hint) from None
-    limits = Tolerance(max_rows, max_share, max_cosine, max_auc, max_tpr)
+    limits = Tolerance(max_rows, max_cosine, max_auc, max_tpr)
     if as_json:
         numbers = [{**n._asdict(), "limit": getattr(limits, n.measure)} for n in found.numbers]
         typer.echo(json.dumps({**asdict(found), "numbers": numbers}, indent=2))
@@ -85,8 +84,8 @@ def leak(
         raise typer.Exit(1)
 
 
-def _read_message(path: Path) -> Summary | Mixture:
-    require_file(path, "a saved summary or mixture, or an envelope")
+def _read_message(path: Path) -> Points | Summary | Head:
+    require_file(path, FILES)
     if path.suffix == ".envelope":
         from fedran.federation.protocol.messages import open_envelope
 
@@ -94,9 +93,9 @@ def _read_message(path: Path) -> Summary | Mixture:
             found = decode(open_envelope(path.read_bytes(), FILE_LIMITS).upload)
     else:
         found = load(path)
-    if not isinstance(found, (Summary, Mixture)):
+    if not isinstance(found, (Points, Summary, Head)):
         kind = type(found).__name__.lower()
-        raise Refused(str(path), "a summary or a mixture", f"the kind {kind!r}")
+        raise Refused(str(path), "points, a summary or a head", f"the kind {kind!r}")
     if found.fingerprint is None:
         raise Refused(str(path), "a message that identifies its features", "no fingerprint")
     return found

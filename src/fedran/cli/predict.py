@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import fedran
 from fedran.core.errors import Refused, printable
+from fedran.core.features import feature_map
 from fedran.core.fingerprint import Fingerprint, columns_hash, require_columns, require_scaler
 from fedran.core.labels import label_array
 from fedran.data.arrays import open_arrays
@@ -80,7 +81,7 @@ def predict(
     found = fedran.load(require_file(head, "a saved head"), fedran.Head)
     if found.fingerprint is None:
         raise Refused(str(head), "a head that identifies its features", "no fingerprint")
-    phi = fedran.RandomFeatures.from_fingerprint(found.fingerprint)
+    phi = feature_map(found.fingerprint)
     scale = None if scaler is None else read_scaler(scaler)
     try:
         require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
@@ -101,11 +102,14 @@ def predict(
             )
     with refusals_name_file(rows):
         mapped = phi.blocks(Z)
-    blocks = [(found.predict(H, reject), found.scores(H)) for _, H in mapped]
-    labels = [label for part, _ in blocks for label in part.tolist()]
+    labels: list[Any] = []
+    every: list[NDArray[Any]] = []
+    for _, H in mapped:
+        labels += found.predict(H, reject).tolist()
+        every.append(found.scores(H) if scores or top else np.empty((len(H), 0)))
     ids = None if id_column is None else [str(value) for value in table.others[id_column]]
     if scores or top or ids is not None or (out is not None and out.suffix == ".csv"):
-        text = as_csv(found, labels, np.concatenate([s for _, s in blocks]), ids, scores, top)
+        text = as_csv(found, labels, np.concatenate(every), ids, scores, top)
     else:
         text = "".join(f"{_shown(label)}\n" for label in labels)
     if out is None:

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +26,7 @@ from fedran.core._linalg.blas import matmul
 from fedran.core._linalg.gelu import gelu
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Field, Fingerprint, check_fingerprint
-from fedran.core.prepare import MAP_VERSION, Kind, PreparedRows
+from fedran.core.prepare import MAP_VERSION, KernelFeatures, Kind, PreparedRows
 
 BLOCK_BYTES = 64 * 2**20
 """Largest block of random features computed at a time: the working memory of ``phi(Z)``."""
@@ -249,6 +249,20 @@ source={'backbone': 'a backbone'})
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._start_cache()
+
+
+FeatureMap: TypeAlias = KernelFeatures | RandomFeatures
+
+
+def feature_map(fingerprint: Fingerprint) -> FeatureMap:
+    """The map that a fingerprint describes: random features if it states a width M.
+
+    >>> feature_map(KernelFeatures(3, source="a backbone").fingerprint)
+    KernelFeatures(in_features=3, kind='cosine', source={'backbone': 'a backbone'})
+    """
+    check_fingerprint(fingerprint, or_none=False)
+    described = RandomFeatures if "M" in fingerprint.fields else KernelFeatures
+    return described.from_fingerprint(fingerprint)
 
 
 def largest_row_norm(fingerprint: Fingerprint) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Field, Fingerprint, check_fingerprint
+from fedran.core.kernel import BLOCK_BYTES
 
 Kind = Literal["hellinger", "cosine", "relu"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -151,6 +152,15 @@ class KernelFeatures(PreparedRows):
     def __call__(self, Z: ArrayLike | Array) -> Float32[Array, "n prepared"]:
         """Prepared rows, (n, d), or (n, d + 1) with a bias."""
         return self.prepare(Z)
+
+    def blocks(
+        self, Z: ArrayLike | Array, max_bytes: int = BLOCK_BYTES
+    ) -> Iterator[tuple[slice, Float32[Array, "_ prepared"]]]:
+        """Iterate over (rows, phi(Z[rows])) with blocks of at most ``max_bytes`` (or one row)."""
+        Z = self._accepted(Z)
+        step = max(1, max_bytes // (4 * self.width))
+        slices = (slice(i, min(i + step, Z.shape[0])) for i in range(0, Z.shape[0], step))
+        return ((rows, self._prepared(Z[rows])) for rows in slices)
 
     def __repr__(self) -> str:
         bias = ", bias=True" if self.bias else ""

@@ -1,7 +1,7 @@
-"""Scores of membership attacks: how well candidate rows fit the content of a message.
+"""Scores of membership attacks: how well candidate rows fit the content of a message or a head.
 
-The attacker holds the message, candidate rows with their labels, and reference rows of the same
-kind that are not members. A larger score means "rather a member".
+The attacker holds it, candidate rows with their labels, and reference rows of the same kind that
+are not members. A larger score means "rather a member".
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Float32, Float64, Int64
+from fedran.core._linalg.arrays import Float32, Int64
 from fedran.core.summarize import summarize
-from fedran.core.summary import Summary
 from fedran.core.sums.class_sums import ClassSums
-from fedran.leakage.evidence import Evidence, Groups, Rows, ShadowHead
+from fedran.leakage.evidence import Evidence, Groups, Imitate, Rows
 
 DIRECTIONS = 1024
 """Most directions of the population in which candidates are compared."""
@@ -24,11 +23,10 @@ POPULATION_ROWS = 2500
 """Rows that these directions are computed from."""
 SHADOW_HEADS = 2
 """Heads of imitated sites per half of the reference."""
-SHADOW_RANK = 256
-FLOORS = {"Mahalanobis distance": 0.03, "Mahalanobis distance, damped": 1.0}
+FLOOR = 0.03
 """What is added to every variance in the sample, as a share of the population's."""
-SPAN, NEAREST, GAP = "distance to the span", "nearest group mean", "gap to the next group"
-MEAN, SCATTER, HEADS = "class mean", "scatter", "shadow heads"
+SPAN, NEAREST, GAP = "distance to the span", "nearest mean", "gap to the next mean"
+MEAN, SCATTER, HEADS = "class mean", "scatter", "score of the head"
 
 Scores = dict[str, NDArray[np.float64]]
 """One score per candidate by the name of the attack."""
@@ -41,31 +39,28 @@ class Population:
     means: Float32[NDArray[Any], "C m"]
     whitening: Float32[NDArray[Any], "m q"]
     """Maps residuals to uncorrelated values of variance 1."""
-    heads: tuple[ShadowHead, ...]
+    shadows: tuple[Evidence, ...]
+    """Of imitated sites, whose heads have not seen the candidates."""
 
     @classmethod
-    def of(cls, rows: Rows, evidence: Evidence, rng: np.random.Generator) -> Population:
+    def of(
+        cls, rows: Rows, evidence: Evidence, imitate: Imitate | None, rng: np.random.Generator
+    ) -> Population:
         """Class means of all rows, leading directions of some, and heads of imitated sites."""
-        n_classes = len(evidence.counts)
+        n_classes = len(evidence.columns)
         sums = ClassSums.from_codes(rows.X, tuple(range(n_classes)), rows.codes)
         some = rows[np.sort(rng.permutation(len(rows))[:POPULATION_ROWS])]
         free = max(2, len(some) - n_classes)
         found = summarize(some.X, some.codes, min(DIRECTIONS, free // 2, rows.X.shape[1]))
         variances = found.sigma**2 / free
         scale = found.sigma * np.sqrt(variances + 1e-3 * variances.sum() / max(1, len(variances)))
-        heads = []
-        for _ in range(SHADOW_HEADS):
-            site = rows[sample_site(rows.codes, evidence.counts, rng)]
-            heads.append(ShadowHead.of(_labelled(site, n_classes)))
+        shadows = []
+        if imitate is not None and evidence.moments is not None:
+            for _ in range(SHADOW_HEADS):
+                chosen = sample_site(rows.codes, evidence.moments.counts, rng)
+                shadows.append(imitate(rows[chosen]))
         whitening = np.asarray(found.factor / scale, dtype=np.float32)
-        return cls(np.asarray(sums.means.T, dtype=np.float32), whitening, tuple(heads))
-
-
-def _labelled(site: Rows, n_classes: int) -> Summary:
-    """A summary of random features whose sums cover all class numbers."""
-    found = summarize(site.H, site.codes, min(SHADOW_RANK, max(1, len(site))))
-    whole = ClassSums.from_codes(site.H, tuple(range(n_classes)), site.codes)
-    return Summary(found.factor, whole, found.accounts)
+        return cls(np.asarray(sums.means.T, dtype=np.float32), whitening, tuple(shadows))
 
 
 def sample_site(
@@ -81,80 +76,69 @@ def sample_site(
 
 def score(evidence: Evidence, population: Population, *candidates: Rows) -> list[Scores]:
     """The scores of all attacks but the combined one, for each set of candidates."""
-    columns = population.whitening.T @ np.concatenate([evidence.factor, evidence.surplus], axis=1)
-    signs = np.repeat([1.0, -1.0], [evidence.factor.shape[1], evidence.surplus.shape[1]])
-    scatter = (columns * signs.astype(np.float32)) @ columns.T
-    variances, axes = np.linalg.eigh(scatter.astype(np.float64) / max(1.0, evidence.counts.sum()))
-    return [
-        _score(evidence, population, rows, variances, axes.astype(np.float32))
-        for rows in candidates
-    ]
-
-
-def _score(
-    evidence: Evidence,
-    population: Population,
-    rows: Rows,
-    variances: Float64[NDArray[Any], " q"],
-    axes: Float32[NDArray[Any], "q q"],
-) -> Scores:
-    """``variances`` along ``axes`` are those of the message's scatter; the population's are 1."""
-    found: Scores = {}
-    centre, own = population.means[rows.codes], evidence.means[rows.codes]
-    from_centre = rows.X - centre
-    u = from_centre @ population.whitening
-    if evidence.groups is not None:
-        found[NEAREST], found[GAP] = _nearest(evidence.groups, population, rows, u)
-    elif 0 < evidence.factor.shape[1] < rows.X.shape[1]:
-        whole = np.sum(from_centre**2, axis=1, dtype=np.float64)
-        found[SPAN] = -np.log(evidence.outside(rows) / np.maximum(whole, 1e-30) + 1e-12)
-    # The log-likelihood ratio of the class mean with and without the row, for normal rows.
-    shift = (own - centre) @ population.whitening
-    along = (u @ axes).astype(np.float64) ** 2
-    squares = np.maximum(np.sum(along, axis=1), 1e-30)
-    found[MEAN] = np.sum(u * shift, axis=1) - squares / (2 * evidence.counts[rows.codes])
-    # A member adds (u'u)^2 to u'Su, whose spread over other rows is proportional to u'u. Directions
-    # in which the sample varies less than the population are those that members avoid.
-    found[SCATTER] = along @ variances / squares
-    for name, floor in FLOORS.items():
-        found[name] = -(along @ (1 / (np.maximum(variances, 0.0) + floor))) / squares
-    found[HEADS] = _likelihood_ratio(evidence, population, rows)
+    found: list[Scores] = []
+    for rows in candidates:
+        # What the head says beyond what heads say that have not seen the row.
+        scores = evidence.own_scores(rows)
+        for shadow in population.shadows:
+            scores -= shadow.own_scores(rows) / len(population.shadows)
+        found.append({HEADS: scores})
+        if evidence.groups is not None:
+            found[-1][NEAREST], found[-1][GAP] = _nearest(evidence.groups, population, rows)
+    if evidence.moments is not None:
+        for scored, more in zip(found, _fit(evidence, population, candidates), strict=True):
+            scored.update(more)
     return found
 
 
-def _likelihood_ratio(
-    evidence: Evidence, population: Population, rows: Rows
-) -> NDArray[np.float64]:
-    """The log-likelihood ratio of the head's score for a row's own class, up to a factor.
-
-    Shadow heads without the row give the score to expect, s. With the row they would give
-    (s + l) / (1 + l) where l is its leverage (Sherman-Morrison), so none has to be solved again.
-    """
-    each = np.arange(len(rows))
-    own = np.float64((rows.H @ evidence.weights)[each, rows.codes])
-    without, change = np.zeros(len(rows)), np.zeros(len(rows))
-    for head in population.heads:
-        s = np.float64((rows.H @ head.weights)[each, rows.codes])
-        leverage = head.leverage(rows)
-        without += s / len(population.heads)
-        change += leverage * (1 - s) / (1 + leverage) / len(population.heads)
-    return change * (own - without - change / 2)
+def _fit(evidence: Evidence, population: Population, candidates: tuple[Rows, ...]) -> list[Scores]:
+    """How candidates fit the means and the scatter of a message."""
+    moments = evidence.moments
+    assert moments is not None
+    W, found = population.whitening, []
+    columns = W.T @ moments.factor
+    scatter = columns @ columns.T
+    if moments.surplus is not None:
+        columns = W.T @ moments.surplus
+        scatter -= columns @ columns.T
+    variances, axes = np.linalg.eigh(scatter.astype(np.float64) / max(1.0, moments.counts.sum()))
+    for rows in candidates:
+        scores: Scores = {}
+        centre, own = population.means[rows.codes], moments.means[rows.codes]
+        from_centre = rows.X - centre
+        u = from_centre @ W
+        if evidence.groups is None and 0 < moments.factor.shape[1] < rows.X.shape[1]:
+            whole = np.sum(from_centre**2, axis=1, dtype=np.float64)
+            scores[SPAN] = -np.log(moments.outside(rows) / np.maximum(whole, 1e-30) + 1e-12)
+        # The log-likelihood ratio of the class mean with and without the row, for normal rows.
+        along = (u @ axes.astype(np.float32)).astype(np.float64) ** 2
+        squares = np.maximum(np.sum(along, axis=1), 1e-30)
+        shift = np.sum(u * ((own - centre) @ W), axis=1)
+        scores[MEAN] = shift - squares / (2 * moments.counts[rows.codes])
+        # Directions in which the sample varies less than the population, whose variances are 1,
+        # are those that members avoid.
+        scores[SCATTER] = -(along @ (1 / (np.maximum(variances, 0.0) + FLOOR))) / squares
+        found.append(scores)
+    return found
 
 
 def _nearest(
-    groups: Groups, population: Population, rows: Rows, u: Float32[NDArray[Any], "n q"]
+    groups: Groups, population: Population, rows: Rows
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Distance to the nearest group mean of the class, and how much farther the next one is.
+    """Distance to the nearest mean of the row's class, and how much farther the next one is.
 
     Distances are those of the population's uncorrelated values. The first is relative to the
     row's distance from the centre of its class.
     """
     nearest, gap = np.zeros(len(rows)), np.zeros(len(rows))
     for c in np.unique(rows.codes):
-        of_class, mine = np.flatnonzero(rows.codes == c), groups.codes == c
-        v = (groups.means[mine] - population.means[c]) @ population.whitening
-        squares = np.einsum("ij,ij->i", u[of_class], u[of_class], dtype=np.float64)[:, None]
-        distance = squares - 2.0 * (u[of_class] @ v.T) + np.sum(v**2, axis=1)
+        of_class = np.flatnonzero(rows.codes == c)
+        u = (rows.X[of_class] - population.means[c]) @ population.whitening
+        v = (groups.means[groups.codes == c] - population.means[c]) @ population.whitening
+        if not len(v):
+            continue
+        squares = np.einsum("ij,ij->i", u, u, dtype=np.float64)[:, None]
+        distance = squares - 2.0 * (u @ v.T) + np.sum(v**2, axis=1)
         distance = np.sort(np.maximum(distance, 1e-9 * squares + 1e-30), axis=1)
         nearest[of_class] = -np.log(distance[:, 0] / np.maximum(squares[:, 0], 1e-30))
         if len(v) > 1:

@@ -1,8 +1,9 @@
-"""Inversion attacks: features of single rows and of classes from a message.
+"""Inversion attacks: features of single rows and of classes from a message or a head.
 
-The projection P is public. A class sum over one row is phi(x), and M equations determine the d
-values of x. A class mean gives the mean feature in the same way. A factor with as many columns as
-rows gives single rows: they are the points where phi(x) minus the class mean lies in its span.
+Points of one row and landmarks are rows as they are. The projection P of random features is public:
+a class sum over one row is phi(x), and M equations determine the d values of x. A class mean gives
+the mean feature in the same way. A factor with as many columns as rows gives single rows: they are
+the points where phi(x) minus the class mean lies in its span.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from fedran.core._linalg.arrays import Float32, Float64
-from fedran.core.features import RandomFeatures
-from fedran.core.mixture import Mixture
+from fedran.core.features import FeatureMap, RandomFeatures
+from fedran.core.kernel import blocks
+from fedran.core.points import Points
+from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
 from fedran.leakage.evidence import Message, class_means
 
@@ -32,21 +35,23 @@ Values: TypeAlias = NDArray[np.float32]
 """Random features of such points, (k, M)."""
 
 
-def invert_means(message: Message, phi: RandomFeatures) -> NDArray[Any]:
+def invert_means(message: Message, phi: FeatureMap) -> NDArray[Any]:
     """The mean feature of each class (C, prepared d), as far as the message gives it."""
     means = class_means(message)
-    if not isinstance(message, Summary) or not phi.projected:
+    if not isinstance(message, Summary) or not isinstance(phi, RandomFeatures) or not phi.projected:
         return means
     energy = message.accounts.mean_row_energy
     return recover_means(phi, means.astype(np.float32), message.sums.totals, energy)
 
 
-def single_rows(message: Message, means: NDArray[Any]) -> NDArray[Any]:
-    """The means of classes, or of the groups of a mixture, with one row: it is the row itself."""
+def single_rows(message: Message | Head, means: NDArray[Any]) -> NDArray[Any]:
+    """What may be a row itself: points of one row, means of classes with one row, landmarks."""
+    if isinstance(message, Head):
+        return means[:0] if message.landmarks is None else message.landmarks
+    if isinstance(message, Points):
+        return message.means[message.counts == 1]
     if isinstance(message, Summary):
         return means[message.sums.totals == 1]
-    if isinstance(message, Mixture):
-        return np.concatenate([part.means[part.counts == 1] for part in message.parts])
     return means[:0]  # noisy sums do not tell which class has one row
 
 
@@ -76,24 +81,24 @@ def rows_in_factor(
 
 def identified(
     points: NDArray[Any], members: NDArray[np.float32], others: NDArray[np.float32]
-) -> list[bool]:
-    """Whether each point identifies a member: less than half as far from it as any other row is."""
-    rows = np.concatenate([members, others])
+) -> int:
+    """How many points identify a member: they are less than half as far from it as any other row.
+
+    A copy of the row elsewhere does not make the point a worse guess.
+    """
+    rows, found = np.concatenate([members, others]), 0
     squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
 
-    def distances(point: NDArray[Any]) -> NDArray[np.float64]:
-        inner = (rows @ point.astype(np.float32)).astype(np.float64)
-        return np.maximum(squares - 2 * inner + float(np.sum(np.float64(point) ** 2)), 0.0)
+    def distances(A: NDArray[Any]) -> NDArray[np.float64]:
+        own = np.einsum("ij,ij->i", A, A, dtype=np.float64)[:, None]
+        return np.maximum(own + squares - 2 * (A @ rows.T).astype(np.float64), 0.0)
 
-    found = []
-    for point in points:
-        near = distances(point)
-        row = int(np.argmin(near[: len(members)]))
-        between = distances(rows[row])
-        between[row] = np.inf
-        # A copy of the row elsewhere does not make the point a worse guess.
-        between[between <= 1e-6 * squares[row]] = np.inf
-        found.append(bool(4 * near[row] < between.min()))
+    for part in blocks(len(points), len(rows), 32):
+        near = distances(points[part].astype(np.float32))
+        row = np.argmin(near[:, : len(members)], axis=1)
+        between = distances(members[row])
+        between[between <= 1e-6 * squares[row, None]] = np.inf
+        found += int(np.sum(4 * near[np.arange(len(row)), row] < between.min(axis=1)))
     return found
 
 

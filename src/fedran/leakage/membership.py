@@ -48,41 +48,48 @@ class Tested(NamedTuple):
 
 def separate(
     evidence: Evidence,
-    imitate: Imitate,
+    imitate: Imitate | None,
     members: Rows,
     reference: Rows,
     rng: np.random.Generator,
 ) -> list[Separation]:
-    """Run all attacks. Members are tested twice, with what either half of the reference tells."""
+    """Run all attacks. Members are tested twice, with what either half of the reference tells.
+
+    They are combined where the message can be imitated, so that the combination can be learned.
+    """
     half = halves(reference.codes, rng)
     tested, trained = [], []
     for side in (0, 1):
-        population = Population.of(reference[half != side], evidence, rng)
+        population = Population.of(reference[half != side], evidence, imitate, rng)
         rows = reference[half == side]
         outside, inside = score(evidence, population, rows, members)
         tested.append(_standardised(inside, members.codes, outside, rows.codes))
+        if imitate is None or evidence.moments is None:
+            continue
         # The same attacks on a message that the attacker makes himself, where he knows the answer.
         chosen = np.zeros(len(rows), dtype=bool)
-        chosen[sample_site(rows.codes, evidence.counts, rng)] = True
+        chosen[sample_site(rows.codes, evidence.moments.counts, rng)] = True
         (known,) = score(imitate(rows[chosen]), population, rows)
         a, b = ({k: v[mask] for k, v in known.items()} for mask in (chosen, ~chosen))
         trained.append(_standardised(a, rows.codes[chosen], b, rows.codes[~chosen]))
-    combine = _learn(_joined(trained), evidence.counts)
     found = _joined(tested)
-    together = _standardised(
-        {TOGETHER: combine(found.members, found.member_codes)},
-        found.member_codes,
-        {TOGETHER: combine(found.others, found.other_codes)},
-        found.other_codes,
-    )
+    if evidence.moments is not None and trained:
+        combine = _learn(_joined(trained), evidence.moments.counts)
+        together = _standardised(
+            {TOGETHER: combine(found.members, found.member_codes)},
+            found.member_codes,
+            {TOGETHER: combine(found.others, found.other_codes)},
+            found.other_codes,
+        )
+        found.members.update(together.members)
+        found.others.update(together.others)
     n, m = len(members), len(reference)
     separations = []
-    for scores in (found, together):
-        for name, others in scores.others.items():
-            value = auc(scores.members[name], others)
-            enough = m > LEAST_FOR_TPR
-            rate = true_positive_rate(scores.members[name], others) if enough else None
-            separations.append(Separation(name, value, auc_error(value, n, m), rate))
+    for name, others in found.others.items():
+        value = auc(found.members[name], others)
+        enough = m > LEAST_FOR_TPR
+        rate = true_positive_rate(found.members[name], others) if enough else None
+        separations.append(Separation(name, value, auc_error(value, n, m), rate))
     return separations
 
 

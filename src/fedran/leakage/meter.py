@@ -1,4 +1,4 @@
-"""The leak meter: what a message tells about single rows, before it is sent."""
+"""The leak meter: what a message or a head tells about single rows."""
 
 from __future__ import annotations
 
@@ -10,35 +10,34 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedran.core._linalg.arrays import as_matrix, to_numpy
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
+from fedran.core.features import FeatureMap, RandomFeatures, feature_map
 from fedran.core.labels import MISSING, Label, encode_labels, recode
-from fedran.core.mixture import Mixture
+from fedran.core.points import Points
 from fedran.core.private.noisy_sums import NoisySums
+from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
 from fedran.core.sums.class_sums import ClassSums
-from fedran.leakage.attacks import FLOORS, GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
-from fedran.leakage.evidence import Message, Rows, class_means, feature_map, read
+from fedran.leakage.attacks import GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
+from fedran.leakage.evidence import Message, Rows, class_counts, class_means, read
 from fedran.leakage.inversion import identified, invert_means, rows_in_factor, single_rows
 from fedran.leakage.membership import LEAST_PER_CLASS, TOGETHER, Separation, separate
 
 MAX_ROWS = 20_000
 """Most members and most reference rows that are tested; more are sampled."""
-MIXTURE_TOLERANCE = 0.2
-"""Relative error of a class mean in a mixture, from rounding, that is still the same class mean."""
+MAX_POINTS = 4096
+"""Most points or landmarks that are compared with all rows."""
+POINTS_TOLERANCE = (0.2, 0.5)
+"""Relative error of class means from rounding: of many points, and what it is more for one."""
 SMALL_CLASS = 5
 """A class with fewer rows is small."""
-SINGLE, SEARCHED, SHARE = "rows that are alone", "rows in the factor", "share in the factor"
+SINGLE, SEARCHED = "rows that are alone", "rows in the factor"
 SMALL, SURE = "mean of a small class", "members at 0.1 % false positives"
 WITHHOLD = "Withhold classes with few rows: min_class_count in site.toml."
-LOWER_RANK = "Lower the rank (max_rank_share in site.toml), or send a mixture."
+LOWER_RANK = "Lower the rank (max_rank_share in site.toml)."
 LARGER_GROUPS = "Use larger groups: min_group and group_size."
-REMEDIES = {
-    **dict.fromkeys((SPAN, SCATTER, *FLOORS), LOWER_RANK),
-    **dict.fromkeys((NEAREST, GAP), LARGER_GROUPS),
-    MEAN: "Withhold classes with few rows, or send a secure sum of several sites.",
-    HEADS: "The head itself tells members: only differential privacy bounds that.",
-}
-"""What lowers the number of a membership attack."""
+FEWER_LANDMARKS = "Solve with fewer landmarks, of larger groups: landmarks, min_group."
+NOISE = "The head itself tells members: only differential privacy bounds that."
+FEW_ROWS = "Withhold classes with few rows, or send a secure sum of several sites."
 
 
 class Tolerance(NamedTuple):
@@ -46,8 +45,6 @@ class Tolerance(NamedTuple):
 
     rows: int = 0
     """Single rows that an attacker recovers."""
-    share: float = 0.1
-    """By how much more of a member than of another row lies in the span of the factor."""
     cosine: float = 0.9
     """Of the recovered and the true mean feature of a class with fewer than 5 rows."""
     auc: float = 0.6
@@ -62,7 +59,7 @@ class Number(NamedTuple):
     attack: str
     value: float
     measure: str
-    """``rows``, ``share``, ``cosine``, ``auc`` or ``tpr``: the field of ``Tolerance``."""
+    """``rows``, ``cosine``, ``auc`` or ``tpr``: the field of ``Tolerance``."""
     advice: str
     """What would lower the number."""
     tries: int | None = None
@@ -106,27 +103,27 @@ class Leakage:
 
 
 def measure(
-    message: Message,
+    message: Message | Head,
     Z: ArrayLike,
     y: Any,
     reference: ArrayLike,
     reference_labels: Any,
     *,
     partial: bool = False,
-    phi: RandomFeatures | None = None,
+    phi: FeatureMap | None = None,
     seed: int = 0,
 ) -> Leakage:
-    """Attack a message with the rows that it was made of, and say what the attacks find.
+    """Attack a message or a head with rows that it was made of, and say what the attacks find.
 
     Parameters
     ----------
     message:
-        A ``Summary`` or a ``Mixture``, as a server would decode it: rounding protects a little.
-        Or a ``NoisySums`` over prepared rows (``fedran.core.private.dp``), which
-        needs ``phi`` and ``partial``.
+        A ``Points`` or a ``Summary``, as a server would decode it: rounding protects a little. Or a
+        ``Head``, which everyone has who classifies with it. Or a ``NoisySums`` over prepared rows
+        (``fedran.core.private.dp``), which needs ``phi`` and ``partial``.
     Z, y:
-        The features (n, d) and labels that the message describes. Rows without a label, and
-        classes that the message withholds, are left out.
+        The features (n, d) and labels that the message describes, or some of those that a head
+        learned. Rows without a label, and classes that the message withholds, are left out.
     reference, reference_labels:
         Rows of the same kind that the message does not describe. Only classes of the message
         count, and a class needs at least 8 of them to be tested. Rows that equal one of Z are left
@@ -144,9 +141,9 @@ def measure(
     The attacks are lower bounds: a message can leak more than they find. Scores are compared
     within classes, so an AUC of 0.5 means that members and other rows of a class look alike.
     """
-    if not isinstance(message, (Summary, Mixture, NoisySums)):
+    if not isinstance(message, (Points, Summary, NoisySums, Head)):
         got = type(message).__name__
-        raise TypeError(f"message must be a Summary, a Mixture or a NoisySums, got {got}")
+        raise TypeError(f"message must be a Points, a Summary, a NoisySums or a Head, got {got}")
     if not isinstance(message, NoisySums):
         message = message.to(None)
     if phi is None:
@@ -161,7 +158,8 @@ def measure(
     X_other, other_codes = X_other[fresh], other_codes[fresh]
     known = np.bincount(other_codes, minlength=len(classes))
     members = _described(message, phi, X, codes)
-    _check_match(message, members, partial)
+    if not isinstance(message, Head):
+        _check_match(message, members, partial)
     tested = [c for c, n in enumerate(known) if n >= LEAST_PER_CLASS and np.any(codes == c)]
     if not tested:
         raise Refused(
@@ -170,48 +168,51 @@ def measure(
             f"at most {int(known.max(initial=0))}",
             hint="" if fresh.all() else "rows of the reference that are in Z do not count",
         )
-    evidence, imitate = read(message, [classes[c] for c in tested], phi, rng)
+    evidence, imitate = read(message, [classes[c] for c in tested], rng)
     inside = _of_classes(members, tested)
     inside = inside[rng.permutation(len(inside))[:MAX_ROWS]]
     some = rng.permutation(np.flatnonzero(np.isin(other_codes, tested)))[:MAX_ROWS]
     outside = _of_classes(_described(message, phi, X_other[some], other_codes[some]), tested)
     separations = separate(evidence, imitate, inside, outside, rng)
-    means = invert_means(message, phi)
-    lower = LARGER_GROUPS if isinstance(message, Mixture) else WITHHOLD
-    alone = identified(single_rows(message, means), X, X_other)
-    numbers = [Number(SINGLE, alone.count(True), "rows", lower, tries=len(alone))]
-    if isinstance(message, Summary) and message.rank:
-        points = rows_in_factor(message, phi, means, evidence.basis, codes, rng)
-        ended = identified(points, X, X_other)
-        more = evidence.share(inside) - evidence.share(outside)
-        numbers += [
-            Number(SEARCHED, ended.count(True), "rows", LOWER_RANK, tries=len(ended)),
-            Number(SHARE, more, "share", LOWER_RANK),
-        ]
-    cosines = [
-        _cosine(mean, X[codes == c].mean(axis=0)) if np.any(codes == c) else 0.0
-        for c, mean in enumerate(means)
+    means = X[:0] if isinstance(message, Head) else invert_means(message, phi)
+    alone = single_rows(message, means)
+    alone = alone[rng.permutation(len(alone))[:MAX_POINTS]]
+    advice = _remedies(message)
+    numbers = [
+        Number(SINGLE, identified(alone, X, X_other), "rows", advice[SINGLE], tries=len(alone))
     ]
-    sizes = [round(float(n)) for n in message.counts]
-    small = [cosine for cosine, n in zip(cosines, sizes, strict=True) if n < SMALL_CLASS]
-    if small:
-        numbers.append(Number(SMALL, max(small), "cosine", WITHHOLD))
-    numbers += _membership(separations, isinstance(message, Mixture))
-    return Leakage(
-        _describe(message),
-        len(inside),
-        len(outside),
-        tuple(numbers),
-        dict(zip(classes, cosines, strict=True)),
-    )
+    if isinstance(message, Summary) and message.rank and evidence.moments is not None:
+        assert isinstance(phi, RandomFeatures)
+        ends = rows_in_factor(message, phi, means, evidence.moments.basis, codes, rng)
+        hits = identified(ends, X, X_other)
+        numbers.append(Number(SEARCHED, hits, "rows", LOWER_RANK, tries=len(ends)))
+    cosines = {
+        label: _cosine(mean, X[codes == c].mean(axis=0)) if np.any(codes == c) else 0.0
+        for c, (label, mean) in enumerate(zip(classes, means, strict=False))
+    }
+    if not isinstance(message, Head):
+        sizes = np.rint(class_counts(message))
+        small = [cosines[label] for label, n in zip(classes, sizes, strict=True) if n < SMALL_CLASS]
+        if small:
+            numbers.append(Number(SMALL, max(small), "cosine", WITHHOLD))
+    numbers += _membership(separations, advice)
+    return Leakage(_describe(message), len(inside), len(outside), tuple(numbers), cosines)
 
 
-def _membership(separations: list[Separation], mixture: bool) -> list[Number]:
+def _remedies(message: Message | Head) -> dict[str, str]:
+    """What lowers the number of an attack."""
+    lower = LARGER_GROUPS if isinstance(message, Points) else LOWER_RANK
+    advice = {**dict.fromkeys((SPAN, SCATTER, NEAREST, GAP), lower), SINGLE: WITHHOLD}
+    if isinstance(message, Points):
+        advice[SINGLE] = LARGER_GROUPS
+    if isinstance(message, Head):
+        advice.update(dict.fromkeys((SINGLE, NEAREST, GAP), FEWER_LANDMARKS))
+    return {**advice, MEAN: FEW_ROWS, HEADS: NOISE}
+
+
+def _membership(separations: list[Separation], advice: dict[str, str]) -> list[Number]:
     """The numbers of the membership attacks, the strongest first, each with what lowers it."""
     ordered = sorted(separations, key=lambda s: -s.auc)
-    advice = dict(REMEDIES)
-    if mixture:  # it has no rank
-        advice.update(dict.fromkeys((SCATTER, *FLOORS), LARGER_GROUPS))
     advice[TOGETHER] = next(advice[s.attack] for s in ordered if s.attack != TOGETHER)
     found = [Number(s.attack, s.auc, "auc", advice[s.attack], error=s.error) for s in ordered]
     rates = {s.attack: s.tpr for s in ordered if s.tpr is not None}
@@ -227,7 +228,7 @@ def _cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def _rows(
-    Z: ArrayLike, y: Any, classes: tuple[Label, ...], phi: RandomFeatures, name: str
+    Z: ArrayLike, y: Any, classes: tuple[Label, ...], phi: FeatureMap, name: str
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The prepared rows whose label is a class of the message, and their class numbers."""
     given = to_numpy(as_matrix(Z, name, phi.in_features))
@@ -237,17 +238,19 @@ def _rows(
 
 
 def _described(
-    message: Message, phi: RandomFeatures, X: NDArray[np.float32], codes: NDArray[np.int64]
+    message: Message | Head, phi: FeatureMap, X: NDArray[np.float32], codes: NDArray[np.int64]
 ) -> Rows:
-    """Prepared rows as the message describes them, and as its head takes them."""
-    H = X if isinstance(message, NoisySums) else to_numpy(phi.project(X))
-    return Rows(X if isinstance(message, Mixture) else H, H, codes)
+    """Prepared rows as the message describes them."""
+    linear = isinstance(message, Head) and message.landmarks is None
+    if isinstance(phi, RandomFeatures) and (linear or isinstance(message, Summary)):
+        X = to_numpy(phi.project(X))
+    return Rows(X, codes)
 
 
 def _of_classes(rows: Rows, tested: list[int]) -> Rows:
     """The rows of the tested classes, whose numbers become positions in ``tested``."""
     kept = rows[np.flatnonzero(np.isin(rows.codes, tested))]
-    return Rows(kept.X, kept.H, np.searchsorted(tested, kept.codes))
+    return Rows(kept.X, np.searchsorted(tested, kept.codes))
 
 
 def _check_match(message: Message, rows: Rows, partial: bool) -> None:
@@ -256,23 +259,25 @@ def _check_match(message: Message, rows: Rows, partial: bool) -> None:
         if not partial:
             raise ValueError("noisy sums do not state exact counts: pass partial=True")
         return
-    hint = "" if partial else "partial (--partial) allows only some of the rows"
-    for c, (label, count) in enumerate(zip(message.classes, message.counts, strict=True)):
+    hint, counts = "", class_counts(message)
+    for c, (label, count) in enumerate(zip(message.classes, counts, strict=True)):
         given = int(np.sum(rows.codes == c))
         if given > count or (given < count and not partial):
-            expected = f"{'at most ' if partial else ''}{count} rows of class {label!r}"
+            expected = f"{'at most ' if partial else ''}{count:.0f} rows of class {label!r}"
             if given < count:
-                hint += "; a site's message also counts rows with a pseudo-label "
-                hint += "(pseudo_labels in site.toml)"
+                hint = "partial (--partial) allows only some of the rows; a site's message also "
+                hint += "counts rows with a pseudo-label (pseudo_labels in site.toml)"
             raise Refused("Z", f"{expected}, as the message says", given, hint)
     if partial or not message.classes:
         return
     sums = ClassSums.from_codes(rows.X, message.classes, rows.codes)
-    stated = class_means(message).T * np.asarray(message.counts)
+    stated = class_means(message).T * counts
     error, size = (float(np.linalg.norm(x)) for x in (stated - sums.sums, sums.sums))
-    allowed = MIXTURE_TOLERANCE * size
     if isinstance(message, Summary):
         allowed = message.accounts.eps_B + 1e-3 * size
+    else:
+        always, alone = POINTS_TOLERANCE
+        allowed = size * (always + alone * (len(counts) / len(message.counts)) ** 0.5)
     if error > allowed:
         raise Refused(
             "Z",
@@ -282,10 +287,18 @@ def _check_match(message: Message, rows: Rows, partial: bool) -> None:
         )
 
 
-def _describe(message: Message) -> str:
-    kind = "noisy sums of about"
+def _describe(message: Message | Head) -> str:
+    if isinstance(message, Head):
+        kind = f"head over {message.out_features} random features"
+        if message.landmarks is not None:
+            kind = f"head with {len(message.landmarks):,} landmarks"
+        rows = float(message.diagnosis.n_rows)
+    else:
+        rows, kind = float(np.sum(class_counts(message))), "noisy sums"
     if isinstance(message, Summary):
-        kind = f"summary (rank {message.rank}) of"
-    elif isinstance(message, Mixture):
-        kind = f"mixture ({message.n_groups:,} groups of at least {message.smallest_group}) of"
-    return f"{kind} {float(np.sum(message.counts)):,.0f} rows, {len(message.classes)} classes"
+        kind = f"summary (rank {message.rank})"
+    elif isinstance(message, Points):
+        sizes = f"{message.smallest_group} to {message.counts.max(initial=0)}"
+        kind = f"points ({len(message.counts):,} groups of {sizes} rows)"
+    about = " about" * isinstance(message, NoisySums)
+    return f"{kind} of{about} {rows:,.0f} rows, {len(message.classes)} classes"

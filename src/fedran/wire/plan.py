@@ -1,132 +1,153 @@
-"""Which message and which rank or group size fit a byte budget."""
+"""Which points, and which rank of a summary, fit a byte budget."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import Literal
 
-from fedran.core.errors import positive_integer
+from fedran.core.errors import positive_integer, real_number
+from fedran.core.sums.aggregator import LANDMARKS
 from fedran.wire.codec import DEFAULT_BITS
 from fedran.wire.quantisation import check_bits
-from fedran.wire.sizes import head_bytes, mixture_bytes, upload_bytes
+from fedran.wire.sizes import (
+    VALUE_BITS,
+    head_bytes,
+    kernel_head_bytes,
+    points_bytes,
+    upload_bytes,
+)
 
-MIXTURE_WORTH = 1 / 16
-"""A mixture of small groups was as accurate as a summary of this rank per row, at the same width M,
-with the features of a network (docs/explanation/mathematics.md). Other features may differ."""
-LEAST_GROUP_SIZE = 5
-"""Groups below this size take more bytes and are hardly more accurate."""
+FRONT = (
+    *((1, 1.0), (1, 1.5), (1, 2.0), (2, 1.0), (2, 1.5), (3, 1.0), (3, 1.5)),
+    *((5, 1.0), (5, 1.5), (8, 1.0)),
+)
+"""Group sizes and steps by falling bytes, each the most accurate at its size (CIFAR-100,
+EfficientNet-Lite0: docs/how-to/budget.md). Larger groups have ``COARSE`` steps."""
+LARGE, COARSE = 10, 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A message with its rank or group size, and costs per client and task. Sizes are in bytes."""
+    """Points and summary for a budget, and costs per client and task. Sizes are in bytes."""
 
-    out_features: int
-    n_classes: int
-    bits: float
     budget: int | None
     """The given budget; None if the rank was given."""
-    message: Literal["summary", "mixture"]
-    """By rule of thumb: a mixture if one fits and ``rank`` is below a sixteenth of the rows."""
-    rank: int
-    """The given rank, or the largest that fits. 0: no column fits beside the class sums, or every
-    class has one row only."""
-    upload: int
-    """Bytes of a summary of that rank, with labels of usual length, an estimate."""
     group_size: int | None
-    """The smallest group size whose mixture fits. None: none fits, d or the rows are unknown, or a
-    class has fewer than ``min_group`` rows on average, so that a mixture would leave most out."""
-    mixture_upload: int | None
-    """Bytes of that mixture, an estimate."""
+    """Of ``condense``. None: no points fit, or the columns or rows are not known."""
+    step: float | None
+    """Of ``encode``, for points."""
+    upload: int | None
+    """Bytes of these points, an estimate."""
+    all_rows: int | None
+    """Bytes of every row by itself at step 1, an estimate."""
+    rank: int | None
+    """The given rank, or the largest that fits. 0: no column fits beside the class sums, or every
+    class has one row only. None without ``out_features``."""
+    summary_upload: int | None
+    """Bytes of a summary of that rank, with labels of usual length, an estimate."""
     download: int
-    """Bytes of the head in float16, with all classes seen so far."""
+    """Bytes of the head with all classes seen so far: one with as many landmarks as ``solve``
+    makes by default, or without points that fit, one over random features in float16."""
+
+    @property
+    def all_rows_fit(self) -> bool:
+        """Whether nothing has to be saved."""
+        return (self.all_rows or 2**63) <= (self.budget or 0)
 
 
 def plan(
     budget_bytes: int | None = None,
-    *,
-    out_features: int,
-    n_classes: int,
-    rank: int | None = None,
     in_features: int | None = None,
-    n_rows: int | None = None,
-    min_group: int = 5,
+    n_classes: int | None = None,
+    rows: int | None = None,
+    *,
+    min_group: int = 1,
+    out_features: int | None = None,
+    rank: int | None = None,
     classes_seen: int | None = None,
     bits: float = DEFAULT_BITS,
+    value_bits: float = VALUE_BITS,
 ) -> Plan:
-    """Find the message, and its rank or group size, for a byte budget; or the costs of a rank.
+    """Find the group size and the step of points for a byte budget, or the costs of a rank.
 
     Parameters
     ----------
     budget_bytes, rank:
-        Give one of them.
-    out_features:
-        M, the width of the random features.
-    n_classes:
-        The classes that one client holds in one task. Only their sums are sent.
+        Give one of them. A rank is that of a summary.
     in_features:
-        d, the width of the raw features.
-    n_rows:
-        The labelled rows that one client holds in one task. With ``in_features``, mixtures are
-        considered too.
+        d, the width of the features.
+    n_classes:
+        The classes that one client holds in one task.
+    rows:
+        The labelled rows that one client holds in one task.
     min_group:
         As for ``condense``.
+    out_features:
+        M, the width of random features. With it, the rank of a summary that fits is planned too.
     classes_seen:
         All classes that the head knows (default: ``n_classes``).
     bits:
-        As for ``encode``.
+        Of summaries, as for ``encode``.
+    value_bits:
+        Of points: bits per value of rows at step 1, as ``fedran inspect`` shows them for a message
+        of many single rows. The default suits most backbones and is high for features with many
+        zeros: EfficientNet-Lite0 has 1.8.
 
     Examples
     --------
     >>> import fedran
-    >>> p = fedran.plan(budget_bytes=2_000_000, out_features=8192, n_classes=20)
-    >>> p.rank > 256 and p.upload <= 2_000_000
-    True
-    >>> p = fedran.plan(200_000, out_features=8192, n_classes=20, in_features=1280, n_rows=2000)
-    >>> p.message, p.group_size
-    ('mixture', 6)
+    >>> p = fedran.plan(budget_bytes=2_000_000, in_features=1280, n_classes=20, rows=2000)
+    >>> p.all_rows_fit, p.group_size, p.step
+    (True, 1, 1.0)
+    >>> p = fedran.plan(200_000, in_features=1280, n_classes=20, rows=2000, out_features=8192)
+    >>> p.group_size, p.step, p.upload <= 200_000, p.rank
+    (3, 1.5, True, 13)
     """
     check_bits(bits)
     sizes = {
-        "out_features": out_features,
-        "n_classes": n_classes,
         "budget_bytes": budget_bytes,
-        "rank": rank,
         "in_features": in_features,
-        "n_rows": n_rows,
+        "n_classes": n_classes,
+        "rows": rows,
         "min_group": min_group,
+        "out_features": out_features,
+        "rank": rank,
         "classes_seen": classes_seen,
     }
     for name, size in sizes.items():
-        if size is not None or name in ("out_features", "n_classes", "min_group"):
+        if size is not None or name in ("n_classes", "min_group"):
             positive_integer(size, name)
+    if not 0 < real_number(value_bits, "value_bits") <= 16:
+        raise ValueError(f"value_bits must lie in 0 .. 16, got {value_bits!r}")
     if (budget_bytes is None) == (rank is None):
         raise ValueError("give either budget_bytes or rank")
-    M, C = out_features, n_classes
-    if rank is not None and rank > M:
-        raise ValueError(f"rank must be at most out_features = {M}, got {rank}")
-    if budget_bytes is not None:
-        rank = _largest_rank(budget_bytes, M, C, bits)
-        if n_rows is not None:  # rows minus their class means span no more directions
-            rank = min(rank, max(0, n_rows - C))
-    assert rank is not None
-    mixture = None
-    if budget_bytes is not None and in_features is not None and n_rows is not None:
-        mixture = _smallest_groups(budget_bytes, in_features, n_rows, C, min_group, bits)
-    small_rank = rank < MIXTURE_WORTH * (n_rows or 0)
-    return Plan(
-        out_features=M,
-        n_classes=C,
-        bits=bits,
-        budget=budget_bytes,
-        message="mixture" if mixture and small_rank else "summary",
-        rank=rank,
-        upload=upload_bytes(M, rank, C, bits),
-        group_size=None if mixture is None else mixture[0],
-        mixture_upload=None if mixture is None else mixture[1],
-        download=head_bytes(M, classes_seen or C),
-    )
+    known = in_features is not None and rows is not None
+    if out_features is None and (rank is not None or not known):
+        needed = "out_features" if rank is not None else "in_features and rows, or out_features"
+        raise ValueError(f"give {needed}")
+    if rank is not None and out_features is not None and rank > out_features:
+        raise ValueError(f"rank must be at most out_features = {out_features}, got {rank}")
+    d, C, seen = in_features, n_classes, classes_seen or n_classes
+    assert C is not None
+    assert seen is not None
+    if out_features is not None and budget_bytes is not None:
+        rank = _largest_rank(budget_bytes, out_features, C, bits)
+        if rows is not None:  # rows minus their class means span no more directions
+            rank = min(rank, max(0, rows - C))
+    chosen, every = None, None
+    if budget_bytes is not None and d is not None and rows is not None:
+        chosen = _first_that_fits(budget_bytes, d, rows, C, min_group, value_bits)
+        every = points_bytes(d, rows, C, value_bits=value_bits)
+    summary = None
+    if rank is not None and out_features is not None:
+        summary = upload_bytes(out_features, rank, C, bits)
+    if d is not None and (chosen is not None or out_features is None):
+        download = kernel_head_bytes(d, seen, LANDMARKS)
+    else:
+        assert out_features is not None
+        download = head_bytes(out_features, seen)
+    group_size, step, upload = chosen or (None, None, None)
+    return Plan(budget_bytes, group_size, step, upload, every, rank, summary, download)
 
 
 def _largest_rank(budget: int, M: int, C: int, bits: float) -> int:
@@ -136,20 +157,26 @@ def _largest_rank(budget: int, M: int, C: int, bits: float) -> int:
     return max(0, fitting - 1)
 
 
-def _smallest_groups(
-    budget: int, d: int, n_rows: int, C: int, min_group: int, bits: float
-) -> tuple[int, int] | None:
-    """The smallest group size whose mixture fits, and its bytes; None if none does.
+def _first_that_fits(
+    budget: int, d: int, rows: int, C: int, min_group: int, value_bits: float
+) -> tuple[int, float, int] | None:
+    """The first group size and step of the front that fit, and their bytes; None if none do.
 
-    A mixture leaves out classes with fewer rows than ``min_group``.
+    None too where a class has fewer rows than ``min_group`` on average: most would be withheld.
     """
 
-    def need(size: int) -> int:
-        return mixture_bytes(d, n_rows, C, size, min_group, bits=bits)
+    def need(size: int, step: float) -> int:
+        return points_bytes(d, rows, C, size, min_group, step, value_bits)
 
-    if n_rows < min_group * C:
+    if rows < min_group * C:
         return None
-    sizes = range(max(LEAST_GROUP_SIZE, min_group + 1 if min_group > 1 else 0), n_rows + 1)
+    front = [pair for pair in FRONT if pair[0] >= min_group]
+    if (min_group, 1.0) not in front:
+        front[:0] = [(min_group, 1.0), (min_group, COARSE)]
+    for size, step in front:
+        if need(size, step) <= budget:
+            return size, step, need(size, step)
     # Bisection: larger groups take fewer bytes.
-    found = bisect_left(sizes, True, key=lambda size: need(size) <= budget)
-    return None if found == len(sizes) else (sizes[found], need(sizes[found]))
+    larger = range(max(LARGE, min_group), max(rows, LARGE, min_group) + 1)
+    found = bisect_left(larger, True, key=lambda size: need(size, COARSE) <= budget)
+    return None if found == len(larger) else (larger[found], COARSE, need(larger[found], COARSE))

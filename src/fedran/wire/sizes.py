@@ -11,14 +11,17 @@ HEADER = 1200
 """Bytes of a typical header: accounts, a fingerprint of a dozen fields, framing."""
 PER_CLASS = 24
 """Bytes per class: label, count, norm, bits."""
-MEAN_CODING_GAIN = 1.5
-"""Bits per value that compression saves on the means of a mixture. Measured: 1.65 on means of
-EfficientNet-Lite0 (hellinger) and 1.9 on those of a ViT (cosine), at 4 to 6 bits."""
-SMALLEST_MEAN_GROUP = 1.55
-"""Groups hold at least this many times ``min_group`` rows on average. Measured on CIFAR-100
-features of EfficientNet-Lite0: 1.52 to 1.56 for min_group 5 and 10."""
-PER_GROUP = 11
-"""Bytes per group: count, spread, scale, bits, and labels."""
+VALUE_BITS = 2.25
+"""Bits per value of prepared rows at step 1. Measured: 1.8 with EfficientNet-Lite0, 2.0 to 2.4 with
+ResNet-18, 2.3 to 2.5 with ViT-Ti and MiniLM. Normal columns have 2.1, and classes add to it."""
+LANDMARK_BITS = 4.5
+"""Bits per value of the landmarks of a head."""
+PER_COLUMN = 1.7
+"""Bytes per column of points: step, least code, a share of the tables of frequencies."""
+PER_GROUP = 2.75
+"""Bytes per group: norm and count. Of single rows both are 1 and take nothing."""
+SHORT_HEADER, PER_LABEL = 750, 12
+"""Bytes of the header of points and kernel heads, and of a class in it."""
 ROWS_PER_CLASS = 100
 """Assumed rows per class at one client in one task where the caller does not know them."""
 SAVED_SUM_BITS = 2.0
@@ -55,33 +58,45 @@ def upload_bytes(
     return int(values + sums) + 8 * r + PER_CLASS * C + HEADER
 
 
-def mixture_groups(n_rows: int, group_size: int, min_group: int) -> int:
-    """About how many groups ``condense`` makes.
-
-    >>> mixture_groups(2000, 5, 1), mixture_groups(2000, 6, 5)
-    (400, 258)
-    """
-    size = group_size if min_group == 1 else max(group_size, SMALLEST_MEAN_GROUP * min_group)
-    return max(1, round(n_rows / size))
-
-
-def mixture_bytes(
+def points_bytes(
     in_features: int,
-    n_rows: int,
+    rows: int,
     n_classes: int,
-    group_size: int = 6,
-    min_group: int = 5,
-    directions: int = 16,
-    bits: float = 5.0,
+    group_size: int = 1,
+    min_group: int = 1,
+    step: float = 1.0,
+    value_bits: float = VALUE_BITS,
 ) -> int:
-    """About how many bytes a mixture takes. It does not depend on the width M.
+    """About how many bytes the message of points takes.
 
-    The estimate is 10 to 35 % too high for features of real backbones. Normal features take up to
-    60 % more than it says, because their groups are smaller.
+    The bits per value follow from those of single rows at step 1, ``value_bits``, which depend on
+    the backbone. Given them, the estimate was within 10 % for groups of at most 3 rows and steps of
+    0.5 to 2, and within 25 % for groups of 10.
     """
-    groups = max(n_classes, mixture_groups(n_rows, group_size, min_group))
-    values = groups * max(bits - MEAN_CODING_GAIN, 1.0) + directions * 3.2
-    return int(in_features * values / 8) + PER_GROUP * groups + PER_CLASS * n_classes + HEADER
+    groups = point_groups(rows, n_classes, group_size, min_group)
+    mean_size = max(1.0, rows / groups)
+    # Group means have smaller deviations than rows, so the same step is coarser for them.
+    step *= mean_size**0.12
+    bits = value_bits * math.log(1 + 2 / step) / math.log(3)
+    size = groups * (in_features * bits / 8 + PER_GROUP * (mean_size > 1))
+    return int(size + PER_COLUMN * in_features) + PER_LABEL * n_classes + SHORT_HEADER
+
+
+def point_groups(rows: int, n_classes: int, group_size: int, min_group: int = 1) -> int:
+    """About how many groups ``condense`` makes. Small ones that join others make fewer.
+
+    >>> point_groups(2000, 20, 5), point_groups(2000, 20, 5, min_group=5)
+    (400, 256)
+    """
+    size = max(group_size, min_group)
+    joined = 0.7 * (min_group - 1) * (min_group / size) ** 1.5
+    return max(1, n_classes, round(rows / (size + joined)))
+
+
+def kernel_head_bytes(in_features: int, n_classes: int, landmarks: int) -> int:
+    """About how many bytes a head with so many landmarks takes: landmarks, and float32 weights."""
+    size = landmarks * (in_features * LANDMARK_BITS / 8 + 4 * n_classes)
+    return int(size + PER_COLUMN * in_features) + PER_LABEL * n_classes + SHORT_HEADER
 
 
 def _coding_gain(out_features: int) -> float:
@@ -96,7 +111,7 @@ def _coding_gain(out_features: int) -> float:
 
 
 def head_bytes(out_features: int, n_classes: int) -> int:
-    """Bytes of a head."""
+    """Bytes of a head over random features."""
     return 2 * out_features * n_classes + PER_CLASS * n_classes + HEADER
 
 

@@ -324,6 +324,7 @@ class Aggregator:
                 )
             parts = []
             for message in messages:
+                assert isinstance(message, Summary)  # points were never absorbed here
                 parts.append(ExactSum(self.out_features, self.dtype, self.device))
                 parts[-1].add_summary(cast(Summary, message))
             rest = self._sum.without(parts)
