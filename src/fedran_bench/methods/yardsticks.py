@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -157,13 +157,6 @@ NO_IMAGES = (
 )
 
 
-@dataclass
-class ImageState(GramState):
-    """A Gram state whose server has the backbone."""
-
-    extract: Callable[[Sequence[bytes]], NDArray[Any]] | None = None
-
-
 @dataclass(frozen=True)
 class SendImages(SendFeatures):
     """Encoded images as stored on disk, and labels."""
@@ -172,12 +165,11 @@ class SendImages(SendFeatures):
     sends = "every image as stored on disk, and labels"
     verified = "yes: the same rows as with the features"
 
-    def init(self, spec: Spec, seed: int) -> ImageState:
-        """An empty state with the backbone of the dataset."""
+    def init(self, spec: Spec, seed: int) -> GramState:
+        """An empty state. The server has the backbone of the dataset."""
         if spec.extract is None:
             raise ValueError(NO_IMAGES)
-        start = super().init(spec, seed)
-        return ImageState(start.phi, start.total, extract=spec.extract)
+        return super().init(spec, seed)
 
     def client(
         self, cstate: None, message: bytes, data: ClientData, seed: int
@@ -193,10 +185,9 @@ class SendImages(SendFeatures):
 
     def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Extract, then as with features."""
-        assert isinstance(state, ImageState)
-        assert state.extract is not None
+        assert state.spec.extract is not None
         parts = [unpack_images(blob) for blob in uploads.values()]
-        X = state.extract([image for images, _ in parts for image in images])
+        X = state.spec.extract([image for images, _ in parts for image in images])
         y = label_array([c for _, labels in parts for c in labels])
         require_range(X, "features", LARGEST_ROW)
         return self.add_rows(state, X.astype(np.float32), y)

@@ -38,6 +38,8 @@ LARGEST_GRAM = 1e30
 """Larger entries of a Gram would overflow float32 once some clients are added."""
 LARGEST_ROW = 1e12
 """Larger features would overflow float32 once they are mapped, squared and added."""
+FLOAT32_ROUNDING = float(np.finfo(np.float32).eps)
+"""Sums arrive in float32: differences below this share of them are rounding errors."""
 
 # Types of settings that several methods have.
 Width = Annotated[int, at_least(1)]
@@ -143,33 +145,42 @@ def unregularised_head(
 
     Without a ridge no bound on the weights holds: the diagnosis shows the largest number.
     """
-    smallest, largest = float(eigenvalues.min()), float(eigenvalues.max())
-    diagnosis = Diagnosis(
-        route=f"{route}, no ridge and so no bound",
-        lam=0.0,
+    return unbounded_head(
+        weights,
+        classes,
+        f"{route}, no ridge and so no bound",
+        accounts.n_rows,
+        float(eigenvalues.sum() ** 2 / (eigenvalues @ eigenvalues)),
         f=accounts.cut_fraction,
-        n_rows=accounts.n_rows,
-        effective_rank=float(eigenvalues.sum() ** 2 / (eigenvalues @ eigenvalues)),
-        condition=min(largest / smallest, sys.float_info.max),
-        residual=0.0,
+        condition=float(eigenvalues.max()) / float(eigenvalues.min()),
+        fingerprint=fingerprint,
     )
-    return Head(cast(weights, "float32"), classes, diagnosis, fingerprint)
 
 
 def trained_head(
     weights: Array, classes: tuple[Label, ...], route: str, n_rows: int, rank: int
 ) -> Head:
     """A head that the server trained in ``rank`` dimensions: nothing is solved, nothing bounded."""
-    diagnosis = Diagnosis(
-        route=f"{route}, no bound",
-        lam=0.0,
-        f=0.0,
-        n_rows=n_rows,
-        effective_rank=float(rank),
-        condition=1.0,
-        residual=0.0,
-    )
-    return Head(cast(weights, "float32"), classes, diagnosis)
+    return unbounded_head(weights, classes, f"{route}, no bound", n_rows, rank)
+
+
+def unbounded_head(
+    weights: Array,
+    classes: tuple[Label, ...],
+    route: str,
+    n_rows: int,
+    effective_rank: float,
+    *,
+    lam: float = 0.0,
+    f: float = 0.0,
+    condition: float = 1.0,
+    residual: float = 0.0,
+    fingerprint: Fingerprint | None = None,
+) -> Head:
+    """A head without a bound on its weights."""
+    condition = min(condition, sys.float_info.max)
+    diagnosis = Diagnosis(route, lam, f, n_rows, float(effective_rank), condition, residual)
+    return Head(cast(weights, "float32"), classes, diagnosis, fingerprint)
 
 
 BLOCK_ROWS = 4096
