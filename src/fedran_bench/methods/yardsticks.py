@@ -32,9 +32,6 @@ class RowsClient(AnalyticMethod):
     family: Literal["analytic", "reference"] = "reference"
     sends = "every row: features in float32 and labels"
 
-    def formula(self, in_features: int, n_classes: int) -> int | None:
-        """Depends on the rows: no formula."""
-
     def client(
         self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:

@@ -10,7 +10,7 @@ import pytest
 
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.images import EncodedImages, cached_backbone
-from fedran_bench.methods.analytic.class_means import ClassSumsClient
+from fedran_bench.methods.analytic.class_means import ClassSumsMethod
 from fedran_bench.methods.prompted.base import PromptedMethod
 from fedran_bench.methods.protocol import ClientData, Spec
 from fedran_bench.methods.registry import METHODS, make_method, settings
@@ -288,7 +288,7 @@ def test_predicting_before_the_first_task_is_a_clear_error(key, dataset, stream)
 @each(KEYS)
 def test_foreign_messages_are_refused(key, dataset, stream):
     method = make(key)
-    other = make("fedncm" if not isinstance(method, ClassSumsClient) else "exact")
+    other = make("fedncm" if not isinstance(method, ClassSumsMethod) else "exact")
     state = method.init(spec_of(method, dataset, stream), 0)
     with pytest.raises(ValueError, match="kind: expected"):
         method.aggregate(state, 0, 0, first_uploads(other, dataset, stream))

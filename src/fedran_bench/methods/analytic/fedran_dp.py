@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
-from fedran.core.labels import Label, ordered
-from fedran.core.private.discrete_gaussian import RandomBytes
+from fedran.core.labels import ordered
 from fedran.core.private.dp import Budget, Mechanism, levels_for
 from fedran.core.private.noisy_sums import RIDGE, mean_row, noisy_ridge
 from fedran.core.solve.head import Head
@@ -105,8 +104,9 @@ class FedRANDP(AggregatorMethod):
         center = offer.tensor("center", "F64", (d,)) if "center" in offer.tensors else None
         mechanism = self._mechanism(d, offer.header.integer("n_sites", 1), center)
         vector = mechanism.sums(phi(data.X), data.y, classes)
-        random = _seeded(seed, data.client, data.task, classes)
-        vector += mechanism.noise(len(classes), random)
+        digest = hashlib.sha256(repr((seed, data.client, data.task, classes)).encode()).digest()
+        # Random bytes that a benchmark can repeat; not for real data.
+        vector += mechanism.noise(len(classes), np.random.default_rng(list(digest)).bytes)
         return None, pack_integers(UPLOAD, {}, vector.astype(np.uint32))
 
     def aggregate(
@@ -142,9 +142,3 @@ class FedRANDP(AggregatorMethod):
             levels=levels_for(self.most_rows, budget, n_sites / honest),
         )
         return mechanism if center is None else mechanism.centred(center)
-
-
-def _seeded(seed: int, client: str, task: str, classes: tuple[Label, ...]) -> RandomBytes:
-    """Random bytes that a benchmark can repeat; not for real data."""
-    digest = hashlib.sha256(repr((seed, client, task, classes)).encode()).digest()
-    return np.random.default_rng(list(digest)).bytes

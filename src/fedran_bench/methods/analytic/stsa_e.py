@@ -84,20 +84,17 @@ class STSAE(StsaServer):
             for c, chunk in _chunks(blob, self.out_features):
                 found.setdefault(c, []).append(chunk)
         for c, held in found.items():
-            self._add_class(state, c, held)
+            S, n = np.stack([s for s, _ in held]), np.array([n for _, n in held], dtype=np.float64)
+            p = S.sum(axis=0, dtype=np.float64)
+            K = len(n) if self.corrected else len(state.spec.clients) * self.dummies
+            a, b = weights(n.sum(), K)
+            factor = S * np.sqrt(a / n).astype(np.float32)[:, None]
+            state.total.add_factor(factor.T)
+            state.total.subtract_factor((np.sqrt(b) * p)[:, None])
+            state.total.class_sums += ClassSums((c,), p[:, None], (int(n.sum()),))
+            energy = float(np.sum(factor * factor, dtype=np.float64) - b * (p @ p))
+            state.total.accounts += Accounts(int(n.sum()), max(energy, 0.0))
         return self.solved(state)
-
-    def _add_class(self, state: GramState, c: Label, held: list[Chunk]) -> None:
-        S, n = np.stack([s for s, _ in held]), np.array([n for _, n in held], dtype=np.float64)
-        p = S.sum(axis=0, dtype=np.float64)
-        K = len(n) if self.corrected else len(state.spec.clients) * self.dummies
-        a, b = weights(n.sum(), K)
-        factor = S * np.sqrt(a / n).astype(np.float32)[:, None]
-        state.total.add_factor(factor.T)
-        state.total.subtract_factor((np.sqrt(b) * p)[:, None])
-        state.total.class_sums += ClassSums((c,), p[:, None], (int(n.sum()),))
-        energy = float(np.sum(factor * factor, dtype=np.float64) - b * (p @ p))
-        state.total.accounts += Accounts(int(n.sum()), max(energy, 0.0))
 
 
 @dataclass(frozen=True)

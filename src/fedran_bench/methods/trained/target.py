@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fedran.settings import at_least, positive
+from fedran.settings import at_least
 from fedran_bench.methods.protocol import Spec
 from fedran_bench.methods.trained.fedavg import ServerState
 from fedran_bench.methods.trained.lazy_torch import Tensor, torch
@@ -16,13 +16,13 @@ from fedran_bench.methods.trained.local_training import (
     fast_convolutions,
     stable_seed,
 )
-from fedran_bench.methods.trained.method import TrainedMethod
+from fedran_bench.methods.trained.method import FedLwF
 from fedran_bench.methods.trained.rows import Replay, network_input
 from fedran_bench.methods.trained.weights import student_network, teacher_network
 
 
 @dataclass(frozen=True)
-class TARGET(TrainedMethod):
+class TARGET(FedLwF):
     """New-class cross-entropy plus distillation on synthetic images of the old classes.
 
     Synthesis continues after the warm-up, so that the student is distilled and the adversarial
@@ -35,8 +35,6 @@ class TARGET(TrainedMethod):
     """The network that is trained on images."""
     strength: Annotated[float, at_least(0)] = 25.0
     """Weight of the distillation term."""
-    temperature: Annotated[float, positive] = 2.0
-    """Temperature of the distillation."""
     synthesis_rounds: Annotated[int, at_least(1)] = 40
     """Synthesis rounds per task."""
     warmup: Annotated[int, at_least(0)] = 20
@@ -49,12 +47,7 @@ class TARGET(TrainedMethod):
     """Synthetic images per synthesis round."""
 
     title = "TARGET"
-    verified = (
-        "partly: losses, generator, distillation and replay tested; the schedule is that of the "
-        "published code, its accuracy was not checked"
-    )
-    has_closing_round = True
-    keeps_teacher = True
+    verified = "partly: losses, generator, distillation and replay tested; accuracy was not checked"
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The initial weights. Images of a size that the generator cannot make are an error."""
