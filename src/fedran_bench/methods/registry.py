@@ -15,6 +15,7 @@ from fedran_bench.methods import yardsticks
 from fedran_bench.methods.analytic import (
     afl,
     class_means,
+    deepafl,
     fedpft,
     fedran,
     fedran_dp,
@@ -22,6 +23,7 @@ from fedran_bench.methods.analytic import (
     fedran_secure,
     gaussian,
     gram_based,
+    klda,
     ranpac,
     stsa_e,
 )
@@ -55,6 +57,8 @@ METHODS: dict[str, type[Any]] = {
     "gh-ofl-lda": gaussian.GHOFLLDA,
     "gh-ofl-fishermix": gaussian.GHOFLFisherMix,
     "fedpft": fedpft.FedPFT,
+    "klda": klda.KLDA,
+    "deepafl": deepafl.DeepAFL,
     "ranpac": ranpac.RanPAC,
     "loranpac": ranpac.LoRanPAC,
     "finetune": Finetune,

@@ -26,7 +26,7 @@ from fedran_bench.methods.analytic.base import (
     unregularised_head,
 )
 from fedran_bench.methods.analytic.gram_based import GramServer, GramState
-from fedran_bench.methods.protocol import Claims, ClientData, Uploads
+from fedran_bench.methods.protocol import Claims, ClientData
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,6 @@ class AFL(GramServer):
         fields = {"classes": list(classes), "n_rows": len(X)}
         return cstate, pack("afl", fields, {"gram": packed, "weights": np.ascontiguousarray(W.T)})
 
-    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
-        """Check every upload, then add all, then solve."""
-        d = state.total.out_features
-        for part in [self._read(blob, d) for blob in uploads.values()]:
-            state.total.add_packed(*part)
-        return self.solved(state)
-
     def solve(self, state: GramState) -> Head:
         """Least squares, or the ridge of all clients together."""
         total, accounts = state.total, state.total.accounts
@@ -98,20 +91,20 @@ class AFL(GramServer):
         """C_k from the packed lower triangle of F'F."""
         return mirror(unpack_lower(packed, d).astype(np.float64)) + self.gamma * np.eye(d)
 
-    def _read(self, blob: bytes, d: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
+    def unpack(self, blob: bytes, M: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
         """F'F, C_k W_k and the accounts of an upload, among them the rounding of its Gram."""
         message = unpack(blob, FILE_LIMITS)
         header = message.of_kind("afl").header
         classes, n_rows = header.labels("classes", FILE_LIMITS), header.integer("n_rows")
-        packed = message.tensor("gram", "F32", (d * (d + 1) // 2,))
-        rows = message.tensor("weights", "F64", (len(classes), d))
+        packed = message.tensor("gram", "F32", (M * (M + 1) // 2,))
+        rows = message.tensor("weights", "F64", (len(classes), M))
         require_range(packed, "gram", LARGEST_GRAM)
         require_range(rows, "weights", LARGEST_GRAM)
-        C = self._regularised(packed, d)
-        G = C - self.gamma * np.eye(d)
+        C = self._regularised(packed, M)
+        G = C - self.gamma * np.eye(M)
         rounding = FLOAT32_ROUNDING / 2 * float(np.linalg.norm(G))
         try:
-            cho_factor(G + max(self.gamma, 2 * rounding) * np.eye(d), lower=True, overwrite_a=True)
+            cho_factor(G + max(self.gamma, 2 * rounding) * np.eye(M), lower=True, overwrite_a=True)
         except LinAlgError:
             raise Refused("gram", "no negative eigenvalue beyond rounding", "one") from None
         accounts = Accounts(n_rows, float(np.trace(G)), eps_G=rounding, parts=int(n_rows > 0))

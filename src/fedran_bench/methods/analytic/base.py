@@ -191,13 +191,8 @@ class Raw:
 
     fingerprint: Fingerprint | None = None
 
-    def __init__(self, in_features: int) -> None:
-        self.in_features = in_features
-
-    @property
-    def out_features(self) -> int:
-        """M, the width of the output."""
-        return self.in_features
+    def __init__(self, in_features: int, out_features: int | None = None) -> None:
+        self.in_features, self.out_features = in_features, out_features or in_features
 
     def __call__(self, Z: Array) -> Array:
         """Z in float32."""
@@ -213,30 +208,26 @@ class Raw:
 class WithBias(Raw):
     """Z and a column of ones, so that a linear classifier has an intercept."""
 
-    @property
-    def out_features(self) -> int:
-        """One more than Z has."""
-        return self.in_features + 1
+    def __init__(self, in_features: int) -> None:
+        super().__init__(in_features, in_features + 1)
 
     def __call__(self, Z: Array) -> Array:
         """[Z, 1] in float32."""
-        Z = super().__call__(Z)
-        xp = namespace(Z)
-        ones = xp.ones((Z.shape[0], 1), dtype=Z.dtype, device=device(Z))
-        return xp.concat([Z, ones], axis=1)
+        return with_ones(super().__call__(Z))
+
+
+def with_ones(H: Array) -> Array:
+    """[H, 1]."""
+    xp = namespace(H)
+    return xp.concat([H, xp.ones((H.shape[0], 1), dtype=H.dtype, device=device(H))], axis=1)
 
 
 class Projection(Raw):
     """Z P without an activation, to measure what the nonlinearity adds."""
 
     def __init__(self, in_features: int, out_features: int, seed: int) -> None:
-        super().__init__(in_features)
+        super().__init__(in_features, out_features)
         self.random = RandomFeatures(in_features, out_features, kind="relu", seed=seed)
-
-    @property
-    def out_features(self) -> int:
-        """M."""
-        return self.random.out_features
 
     def __call__(self, Z: Array) -> Array:
         """Z P in float32."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -47,6 +48,8 @@ class GramState:
     lam: float | None = None
     """The ridge parameter, where the method searched for it."""
     head: Head | None = None
+    more: Sequence[ExactSum] = ()
+    """The sums of further models, of which the head is the mean."""
 
 
 class GramServer(AnalyticMethod):
@@ -74,6 +77,16 @@ class GramServer(AnalyticMethod):
     def new_total(self, out_features: int) -> ExactSum:
         """An empty sum."""
         return ExactSum(out_features, self.gram_dtype, self.device, stack=False)
+
+    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
+        """Check every upload, then add all, then solve."""
+        for part in [self.unpack(blob, state.total.out_features) for blob in uploads.values()]:
+            state.total.add_packed(*part)
+        return self.solved(state)
+
+    def unpack(self, blob: bytes, M: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
+        """Packed Gram, class sums and accounts of an upload."""
+        return unpack_gram(blob, M)
 
     def solve(self, state: GramState) -> Head:
         """W = (G + lambda I)^-1 B."""
@@ -109,15 +122,8 @@ class GramMethod(GramServer):
         total.add_rows(phi.blocks(to_device(X, self.device)), classes, codes)
         return phi, pack_gram(total)
 
-    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
-        """Check every upload, then add all, then solve."""
-        M = state.total.out_features
-        for part in [unpack_gram(blob, M) for blob in uploads.values()]:
-            state.total.add_packed(*part)
-        return self.solved(state)
 
-
-def pack_gram(total: ExactSum) -> bytes:
+def pack_gram(total: ExactSum, kind: str = "gram") -> bytes:
     """A message of classes, counts, class sums (C, M) and the packed lower triangle of H'H."""
     sums = total.class_sums
     fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
@@ -129,21 +135,27 @@ def pack_gram(total: ExactSum) -> bytes:
     for name, values in tensors.items():
         if not np.all(np.isfinite(values)):
             raise ValueError(f"the {name} of the features exceed float32; rescale the features")
-    return pack("gram", fields, tensors)
+    return pack(kind, fields, tensors)
 
 
-def unpack_gram(blob: bytes, M: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
-    """Inverse of ``pack_gram``; refused unless some rows can have these sums in every column."""
-    message = unpack(blob, FILE_LIMITS).of_kind("gram")
+def unpack_gram(
+    blob: bytes, M: int, kind: str = "gram"
+) -> tuple[NDArray[Any], ClassSums, Accounts]:
+    """Inverse of ``pack_gram``; refused unless some rows can have these sums in every column.
+
+    Other kinds hold products with other targets than classes.
+    """
+    message = unpack(blob, FILE_LIMITS).of_kind(kind)
     message.only("gram", "sums")
     classes = message.header.labels("classes", FILE_LIMITS)
-    counts = message.header.integers("counts", len(classes), 1)
+    counts = message.header.integers("counts", len(classes), 1 if kind == "gram" else 0)
     packed = message.tensor("gram", "F32", (M * (M + 1) // 2,))
     rows = message.tensor("sums", "F32", (len(classes), M)).astype(np.float64)
     require_range(packed, "gram", LARGEST_GRAM)
     require_range(rows, "sums", LARGEST_GRAM)
     diagonal = packed[np.cumsum([0, *range(M, 1, -1)])].astype(np.float64)
-    least = np.sum(rows**2 / np.array(counts, dtype=np.float64)[:, None], axis=0)
+    counted = np.array(counts, dtype=np.float64)[:, None]
+    least = np.sum(rows**2 / np.where(counted > 0, counted, np.inf), axis=0)
     rounding = FLOAT32_ROUNDING * (4 + sum(counts))  # of a sum over the rows, in float32
     if not np.all(diagonal >= least * (1 - rounding)):
         column = int(np.argmin(diagonal - least))

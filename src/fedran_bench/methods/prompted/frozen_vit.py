@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedran.data.catalogue import VARIABLE
+from fedran.data.catalogue import VARIABLE, data_file
 from fedran_bench.methods.trained.lazy_torch import Tensor, load_torch, torch
 from fedran_bench.methods.trained.local_training import Precision
 
@@ -139,13 +139,7 @@ def vit_sizes(path: str) -> Sizes:
 def find_weights(path: str) -> Path:
     """A file or folder in the current folder, or below the folder that FEDRAN_DATA names."""
     found = Path(path).expanduser()
-    root = os.environ.get(VARIABLE)
-    if not found.exists() and root and not found.is_absolute():
-        found = Path(root).expanduser() / path
-    if not found.exists():
-        where = f"{VARIABLE}={root}" if root else f"{VARIABLE}, which is not set"
-        raise FileNotFoundError(
-            f"{path}: expected the weights of a ViT (.safetensors with timm's names, or a folder "
-            f"of transformers) in the current folder or below {where}"
-        )
-    return found
+    if found.exists():
+        return found
+    below = Path(os.environ.get(VARIABLE, "")).expanduser() / path
+    return below if below.is_dir() else data_file(path, "the weights of a ViT")
