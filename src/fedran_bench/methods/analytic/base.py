@@ -31,7 +31,6 @@ from fedran.core.solve.head import Diagnosis, Head
 from fedran.core.sums.accounts import Accounts
 from fedran.settings import at_least, positive
 from fedran.wire.codec import encode
-from fedran.wire.container import Container, pack
 from fedran_bench.methods.protocol import BaseMethod, ClientData
 
 LARGEST_GRAM = 1e30
@@ -96,26 +95,6 @@ def only_labelled(data: ClientData) -> ClientData:
     """The labelled rows of a client: what other rows it has does not matter, to the last bit."""
     X, classes, codes = labelled_rows(data)
     return replace(data, X=X, y=[classes[c] for c in codes], images=None)
-
-
-def require_few_rows(data: ClientData, rows: int, most_rows: int) -> None:
-    """ValueError if a client has more rows in a task than the setting ``most_rows`` allows."""
-    if rows > most_rows:
-        raise ValueError(
-            f"client {data.client} has {rows} rows in this task, and most_rows allows "
-            f"{most_rows}; raise most_rows at all clients"
-        )
-
-
-def pack_integers(kind: str, fields: dict[str, Any], integers: NDArray[np.uint32]) -> bytes:
-    """A message with a vector of integers modulo 2^32, which the server adds."""
-    return pack(kind, fields, {"vector": integers.astype("<u4").view(np.uint8)})
-
-
-def read_integers(message: Container, size: int) -> NDArray[np.uint32]:
-    """The vector of a message from ``pack_integers``."""
-    message.only("vector")
-    return message.tensor("vector", "U8", (4 * size,)).view("<u4")
 
 
 def require_range(values: Array, name: str, largest: float) -> None:

@@ -60,28 +60,18 @@ class TARGET(FedLwF):
 
     def finish_training(self, state: ServerState) -> ServerState:
         """Make synthetic images from the final model, except after the last task."""
-        from fedran_bench.methods.trained.synthesis import Synthesis, SynthesisPlan
+        from fedran_bench.methods.trained.synthesis import Synthesis
 
         if state.task + 1 >= len(state.spec.task_classes):
             state.extra.pop("synthetic", None)
             return state
-        plan = SynthesisPlan(
-            self.synthesis_rounds,
-            self.warmup,
-            self.generator_steps,
-            self.distillation_steps,
-            self.synthetic_batch,
-            self.precision,
-            self.execution != "eager",
-        )
         teacher = teacher_network(self.network, state.weights, self.torch_device)
         student = student_network(self.network, state.weights, self.torch_device)
         seed = stable_seed("synthesis", state.seed, state.task)
         assert state.spec.image_size is not None
         size = state.spec.image_size
         with fast_convolutions(self.precision == "bfloat16"):
-            made = Synthesis(teacher, student, size, plan, seed, self.torch_device).run()
-        state.extra["synthetic"] = made
+            state.extra["synthetic"] = Synthesis(teacher, student, size, self, seed).run()
         return state
 
     def extra_download(self, state: ServerState, round_: int) -> Memory:
