@@ -71,12 +71,6 @@ def within_scatter(total: ExactSum) -> Array:
     return total.gram() - matmul(sums.means, sums.sums.T)
 
 
-def total_scatter(total: ExactSum) -> Array:
-    """The sum over all rows of (z - m)(z - m)', m the mean of all rows."""
-    sum_of_rows = namespace(total.class_sums.sums).sum(total.class_sums.sums, axis=1)[:, None]
-    return total.gram() - matmul(sum_of_rows, sum_of_rows.T) / sum(total.class_sums.counts)
-
-
 def gaussian_bias(means: Array, weights: Array) -> Array:
     """-1/2 m_c' w_c, (C,): the intercept of a Gaussian class with w_c = S^-1 m_c."""
     return -0.5 * namespace(means).sum(means * weights, axis=0)
@@ -127,7 +121,9 @@ class FedCGS(MomentMethod):
         sums, accounts = state.total.class_sums, state.total.accounts
         means = sums.means
         xp = namespace(means)
-        S = total_scatter(state.total) / max(accounts.n_rows - 1, 1)
+        whole = xp.sum(sums.sums, axis=1)[:, None]
+        scatter = state.total.gram() - matmul(whole, whole.T) / accounts.n_rows
+        S = scatter / max(accounts.n_rows - 1, 1)
         with linalg_errors():
             values, U = xp.linalg.eigh(S)
         known = values > FLOAT32_ROUNDING * accounts.mean_row_energy
