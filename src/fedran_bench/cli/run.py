@@ -12,13 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
 from fedran_bench.results.result import Result
@@ -71,10 +65,7 @@ def run(
     workers: Annotated[
         int,
         typer.Option(
-            "--jobs",
-            metavar="N",
-            callback=at_least_one,
-            help="Number of runs at the same time.",
+            "--jobs", metavar="N", callback=at_least_one, help="Number of runs at the same time."
         ),
     ] = 1,
     dry_run: Annotated[

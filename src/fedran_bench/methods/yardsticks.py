@@ -127,10 +127,7 @@ def expand(codes: NDArray[np.uint8], low_and_step: NDArray[np.float32]) -> NDArr
 
 
 def pack_rows(
-    kind: str,
-    classes: tuple[Label, ...],
-    codes: NDArray[np.int64],
-    tensors: Mapping[str, Tensor],
+    kind: str, classes: tuple[Label, ...], codes: NDArray[np.int64], tensors: Mapping[str, Tensor]
 ) -> bytes:
     """A message of rows: their labels as class numbers of two bytes (four beyond 65,536)."""
     width = 2 if len(classes) <= 2**16 else 4

@@ -27,12 +27,7 @@ from fedran.core.sums.class_sums import ClassSums
 from fedran.wire.codec import decode
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
-from fedran_bench.methods.analytic.base import (
-    Positive,
-    Raw,
-    Width,
-    labelled_rows,
-)
+from fedran_bench.methods.analytic.base import Positive, Raw, Width, labelled_rows
 from fedran_bench.methods.analytic.gram_based import GramServer, GramState, pack_gram, unpack_gram
 from fedran_bench.methods.protocol import Claims, ClientData, Uploads
 
@@ -179,22 +174,16 @@ class DeepAFL(GramServer):
         return cstate, pack_gram(total)
 
     def _residual_sums(
-        self,
-        cstate: ClientRows,
-        head: Head,
-        classes: tuple[Label, ...],
-        codes: NDArray[np.int64],
+        self, cstate: ClientRows, head: Head, classes: tuple[Label, ...], codes: NDArray[np.int64]
     ) -> bytes:
-        """F'F (packed) and R'F (C, M) of a client's rows, in float32."""
+        """F'F and F'R = F'Y - F'(X W) of a client's rows."""
         M, W = self.out_features, like(head.weights, cstate.X)
-        total, products = self.new_total(M), like(np.zeros((M, len(head.classes))), cstate.X)
-        column = np.array([head.classes.index(c) for c in classes], dtype=np.int64)[codes]
+        total, fitted = self.new_total(M), like(np.zeros((M, len(head.classes))), cstate.X)
         for rows, X in Raw(M).blocks(cstate.X):
-            F, R = cstate.phi.random_features(X, len(cstate.phi.layers)), -matmul(X, W)
-            R[like(np.arange(len(X)), X), like(column[rows], X)] += 1
-            total.add_factor(F.T)
-            products += cast(F.T @ R, "float64")
-        total.class_sums = ClassSums(head.classes, products, (0,) * len(head.classes))
+            F = cstate.phi.random_features(X, len(cstate.phi.layers))
+            total.add_rows([(rows, F)], classes, codes)
+            fitted += cast(F.T @ matmul(X, W), "float64")
+        total.class_sums += ClassSums(head.classes, -fitted, (0,) * len(head.classes))
         return pack_gram(total, RESIDUALS)
 
     def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:

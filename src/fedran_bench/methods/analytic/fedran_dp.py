@@ -17,11 +17,7 @@ from fedran.core.private.noisy_sums import RIDGE, mean_row, noisy_ridge
 from fedran.core.solve.head import Head
 from fedran.core.sums.aggregator import Aggregator
 from fedran.settings import at_least
-from fedran_bench.methods.analytic.base import (
-    OptionalKind,
-    Positive,
-    Width,
-)
+from fedran_bench.methods.analytic.base import OptionalKind, Positive, Width
 from fedran_bench.methods.analytic.fedran import ServerState
 from fedran_bench.methods.analytic.fedran_secure import IntegerSums, Parts
 from fedran_bench.methods.protocol import Claims, ClientData, Uploads
@@ -111,9 +107,6 @@ class FedRANDP(IntegerSums):
         budget = Budget(self.epsilon, self.delta)
         honest = n_sites if self.honest is None else min(self.honest, n_sites)
         mechanism = Mechanism(
-            d,
-            budget,
-            honest,
-            levels=levels_for(self.most_rows, budget, n_sites / honest),
+            d, budget, honest, levels=levels_for(self.most_rows, budget, n_sites / honest)
         )
         return mechanism if center is None else mechanism.centred(center)

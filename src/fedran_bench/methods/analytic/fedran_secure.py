@@ -31,12 +31,7 @@ from fedran.core.sums.aggregator import Aggregator
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.fixed_point import FixedPoint, row_bounds, sketch_fixed_point, sketch_rounding
 from fedran.wire.validation import FILE_LIMITS
-from fedran_bench.methods.analytic.base import (
-    OptionalKind,
-    OptionalPositive,
-    Width,
-    only_labelled,
-)
+from fedran_bench.methods.analytic.base import OptionalKind, OptionalPositive, Width, only_labelled
 from fedran_bench.methods.analytic.fedran import AggregatorMethod, ServerState
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 

@@ -11,14 +11,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import (
-    Array,
-    cast,
-    like,
-    linalg_errors,
-    namespace,
-    to_numpy,
-)
+from fedran.core._linalg.arrays import Array, cast, like, linalg_errors, namespace, to_numpy
 from fedran.core._linalg.blas import matmul
 from fedran.core.labels import Label
 from fedran.core.solve.head import Head

@@ -15,11 +15,7 @@ from fedran_bench.methods.prompted.frozen_vit import ROWS_PER_PASS, Embedded
 from fedran_bench.methods.protocol import Claims
 from fedran_bench.methods.trained.fedavg import ServerState
 from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.local_training import (
-    ClientRound,
-    cross_entropy,
-    seeded_random,
-)
+from fedran_bench.methods.trained.local_training import ClientRound, cross_entropy, seeded_random
 from fedran_bench.methods.trained.rows import Rows
 
 PUBLISHED_NEAR, PUBLISHED_FAR = 1e3, 1e1

@@ -17,11 +17,7 @@ from fedran_bench.methods.prompted.steps import with_rows
 from fedran_bench.methods.protocol import Spec
 from fedran_bench.methods.trained.fedavg import ServerState
 from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.local_training import (
-    ClientRound,
-    cross_entropy,
-    seeded_random,
-)
+from fedran_bench.methods.trained.local_training import ClientRound, cross_entropy, seeded_random
 from fedran_bench.methods.trained.weights import average
 
 LAYER = "blocks.0.attn.qkv"

@@ -70,12 +70,7 @@ class Synthesis:
     """
 
     def __init__(
-        self,
-        teacher: Network,
-        student: Network,
-        size: int,
-        plan: TARGET,
-        seed: int,
+        self, teacher: Network, student: Network, size: int, plan: TARGET, seed: int
     ) -> None:
         self.teacher, self.student = teacher, student
         self.size, self.plan, self.device = size, plan, plan.torch_device
