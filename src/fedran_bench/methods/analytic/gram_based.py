@@ -143,7 +143,7 @@ def unpack_gram(
 ) -> tuple[NDArray[Any], ClassSums, Accounts]:
     """Inverse of ``pack_gram``; refused unless some rows can have these sums in every column.
 
-    Other kinds hold products with other targets than classes.
+    Messages of other kinds hold products H'R with other targets than classes.
     """
     message = unpack(blob, FILE_LIMITS).of_kind(kind)
     message.only("gram", "sums")
@@ -154,15 +154,17 @@ def unpack_gram(
     require_range(packed, "gram", LARGEST_GRAM)
     require_range(rows, "sums", LARGEST_GRAM)
     diagonal = packed[np.cumsum([0, *range(M, 1, -1)])].astype(np.float64)
-    counted = np.array(counts, dtype=np.float64)[:, None]
-    least = np.sum(rows**2 / np.where(counted > 0, counted, np.inf), axis=0)
+    accounts = Accounts(sum(counts), float(diagonal.sum()))
+    found = packed, ClassSums(classes, rows.T, tuple(counts)), accounts
+    if kind != "gram":
+        return found
+    least = np.sum(rows**2 / np.array(counts, dtype=np.float64)[:, None], axis=0)
     rounding = FLOAT32_ROUNDING * (4 + sum(counts))  # of a sum over the rows, in float32
     if not np.all(diagonal >= least * (1 - rounding)):
         column = int(np.argmin(diagonal - least))
         expected = f"at least {least[column]:g} on the diagonal in column {column}, from the sums"
         raise Refused("gram", expected, diagonal[column])
-    accounts = Accounts(sum(counts), float(diagonal.sum()))
-    return packed, ClassSums(classes, rows.T, tuple(counts)), accounts
+    return found
 
 
 @dataclass(frozen=True)

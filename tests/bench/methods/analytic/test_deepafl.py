@@ -64,6 +64,17 @@ def test_layers_are_solved_in_task_0_and_the_classifier_on_all_rows(seed, kind, 
     assert_labels(method.predict(state, toy.X_test), scores, classes)
 
 
+def test_a_client_with_one_row_of_a_class_may_send_large_residuals_of_it():
+    """Its other rows are taken for that class, which is common at the other client."""
+    toy = make_toy(0, clients=2)
+    X = np.random.default_rng(0).standard_normal((800, 8)).astype(np.float32)
+    there, here = (X[:400], ["rare"] * 400), (X[400:], ["rare", *["usual"] * 399])
+    toy.tasks = [[there, here]]
+    method = DeepAFL(M, 2)
+    for found, wanted in zip(toy.play(method).phi.layers, reference(toy, method, 0), strict=True):
+        assert distance(found, wanted) < 1e-3
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("n_classes", [2, 5, 9])
 def test_the_sandwiched_solution_is_the_dense_one(seed, n_classes):
