@@ -72,7 +72,7 @@ def test_a_client_with_one_row_of_a_class_may_send_large_residuals_of_it():
     toy.tasks = [[there, here]]
     method = DeepAFL(M, 2)
     for found, wanted in zip(toy.play(method).phi.layers, reference(toy, method, 0), strict=True):
-        assert distance(found, wanted) < 1e-3
+        assert distance(found, wanted) < 1e-2
 
 
 @pytest.mark.parametrize("seed", range(4))
