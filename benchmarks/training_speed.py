@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from fedran_bench.methods.protocol import ClientData, Spec
 from fedran_bench.methods.registry import make_method
 from fedran_bench.methods.trained.local_training import fast_convolutions
 from fedran_bench.methods.trained.messages import pack_tensors, unpack_tensors
-from fedran_bench.methods.trained.synthesis import Synthesis, SynthesisPlan
+from fedran_bench.methods.trained.synthesis import Synthesis
 from fedran_bench.methods.trained.weights import student_network, teacher_network
 
 METHODS = ("finetune", "fedlwf", "fedewc", "fedicarl", "target")
@@ -145,28 +145,20 @@ def message_seconds(job: Federation, state: Any) -> float:
 def synthesis_seconds(job: Federation, full: Any, state: Any) -> float:
     """TARGET's synthesis after one task, from one round of images and five distillation steps."""
     steps = 5
-    plan = SynthesisPlan(
-        1,
-        1,
-        full.generator_steps,
-        steps,
-        full.synthetic_batch,
-        job.method.precision,
-        job.method.execution != "eager",
-    )
+    plan = replace(job.method, distillation_steps=steps)
     networks = [
         make(job.method.network, state.weights, job.device)
         for make in (teacher_network, student_network)
     ]
-    work = Synthesis(*networks, 32, plan, 0, job.device)
+    work = Synthesis(*networks, 32, plan, 0)
     with work.statistics, fast_convolutions(job.method.precision == "bfloat16"):
         images, _ = work.make_images(None)
         drawing = job.seconds(lambda: work.make_images(None))[0]
         work.statistics.listening = False
         work.distil(images)
         distilling = job.seconds(lambda: work.distil(images))[0] / steps
-    distilled = max(0, full.planned_rounds - full.warmup) * full.distillation_steps
-    return full.planned_rounds * drawing + distilled * distilling
+    distilled = max(0, full.synthesis_rounds - full.warmup) * full.distillation_steps
+    return full.synthesis_rounds * drawing + distilled * distilling
 
 
 def main() -> None:

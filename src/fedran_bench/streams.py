@@ -31,7 +31,6 @@ def dirichlet(
     >>> sorted(np.concatenate(parts).tolist()) == list(range(10))
     True
     """
-    _check(n_clients, beta)
     split = []
     for rows in rows_of_classes:
         shuffled = rng.permutation(rows)
@@ -47,7 +46,6 @@ def iid(rows_of_classes: Sequence[Rows], n_clients: int, rng: np.random.Generato
     >>> [len(p) for p in iid([np.arange(5), np.arange(5, 8)], 3, np.random.default_rng(0))]
     [3, 3, 2]
     """
-    _check(n_clients, 1.0)
     shuffled = rng.permutation(np.concatenate([*rows_of_classes, np.zeros(0, dtype=np.int64)]))
     return np.array_split(shuffled, n_clients)
 
@@ -62,13 +60,6 @@ def natural(rows_of_classes: Sequence[Rows], groups: NDArray[Any]) -> list[Rows]
         raise ValueError("partitioner 'natural' needs a group for every row, got NaN")
     rows = np.concatenate([*rows_of_classes, np.zeros(0, dtype=np.int64)])
     return [rows[groups[rows] == g] for g in np.unique(groups)]
-
-
-def _check(n_clients: int, beta: float) -> None:
-    if n_clients < 1:
-        raise ValueError(f"n_clients must be at least 1, got {n_clients}")
-    if not (np.isfinite(beta) and beta > 0):
-        raise ValueError(f"beta must be positive and finite, got {beta}")
 
 
 PARTITIONERS = ("dirichlet", "iid", "natural")
@@ -156,7 +147,9 @@ def make_stream(
         chosen = order[t * len(order) // n_tasks : (t + 1) * len(order) // n_tasks]
         rows = tuple(partition([np.flatnonzero(labels == classes[c]) for c in chosen], rng))
         names = tuple(canonical(classes[c]) for c in chosen)
-        tasks.append(Task(names, rows, _masks(rows, label_rate, seed, t)))
+        draw = np.random.default_rng([seed, t]).random
+        masks = [draw(len(r)) < label_rate for r in rows] if label_rate < 1 else []
+        tasks.append(Task(names, rows, tuple(masks)))
     settings = {
         "tasks": n_tasks,
         "clients": len(tasks[0].rows),
@@ -177,19 +170,10 @@ def _partitioner(
         return lambda rows, _: natural(rows, groups)
     if name not in PARTITIONERS:
         raise ValueError(f"partitioner must be one of {', '.join(PARTITIONERS)}, got {name!r}")
-    if n_clients is None:
-        raise ValueError(f"partitioner {name!r} needs n_clients")
+    if n_clients is None or n_clients < 1:
+        raise ValueError(f"partitioner {name!r} needs n_clients of at least 1, got {n_clients}")
     if name == "iid":
         return lambda rows, rng: iid(rows, n_clients, rng)
-    if beta is None:
-        raise ValueError(f"partitioner {name!r} needs beta")
+    if beta is None or not (np.isfinite(beta) and beta > 0):
+        raise ValueError(f"partitioner {name!r} needs a positive and finite beta, got {beta}")
     return lambda rows, rng: dirichlet(rows, n_clients, beta, rng)
-
-
-def _masks(
-    rows: tuple[Rows, ...], rate: float, seed: int, task: int
-) -> tuple[NDArray[np.bool_], ...]:
-    if rate == 1.0:
-        return ()
-    rng = np.random.default_rng([seed, task])
-    return tuple(rng.random(len(r)) < rate for r in rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +11,6 @@ from fedran.cli.tables import print_numbers
 from fedran.data.catalogue import digits
 from fedran_bench.methods.registry import make_method
 from fedran_bench.results.grouping import client_seconds, server_seconds
-from fedran_bench.results.result import Result
 from fedran_bench.run.runner import PreparedJob, run
 from fedran_bench.streams import make_stream
 
@@ -65,18 +63,6 @@ def demo_runs() -> list[PreparedJob]:
     ]
 
 
-def run_demo(
-    runs: list[PreparedJob], progress: Callable[[str], None] = lambda _: None
-) -> Iterator[Result]:
-    """The results, one method after the other. Accuracies and bytes are the same every time."""
-    for prepared in runs:
-
-        def with_name(step: str, name: str = prepared.label) -> None:
-            progress(f"{name}, {step}")
-
-        yield run(prepared, progress=with_name)
-
-
 def demo() -> None:
     """Compare six methods on scikit-learn's digits. Takes some seconds.
 
@@ -95,9 +81,11 @@ def demo() -> None:
         console=console,
         transient=True,
     ) as bar:
-        runs = demo_runs()
+        runs, results = demo_runs(), []
         row = bar.add_task("starting", total=sum(prepared.steps for prepared in runs))
-        results = list(run_demo(runs, lambda what: bar.update(row, advance=1, description=what)))
+        for prepared in runs:
+            bar.update(row, description=prepared.label)
+            results.append(run(prepared, progress=lambda _: bar.update(row, advance=1)))
     accuracies = [f"A_{t}" for t in range(1, N_TASKS)] + ["A_T", "A_avg"]
     print_numbers(
         console,

@@ -18,24 +18,15 @@ from fedran_bench.results.grouping import comparisons, counted, groups
 
 def report(
     folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER", help="Folder with results (*.jsonl). Subfolders are included."
-        ),
+        Path, typer.Argument(metavar="FOLDER", help="Folder with *.jsonl, or above.")
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT", help="Folder for the pages (default: FOLDER/report).", show_default=False
-        ),
+        Path | None, typer.Option(metavar="OUT", help="Folder for the pages; else FOLDER/report.")
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="Name of the experiment in the title (default: that of the configuration, or of "
-            "FOLDER).",
-            show_default=False,
+            metavar="NAME", help="Title; else the name of the configuration or of FOLDER."
         ),
     ] = None,
     open_page: Annotated[
@@ -46,16 +37,13 @@ def report(
     ] = False,
     export: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Also write every table to this folder, as CSV and LaTeX."
-        ),
+        typer.Option(metavar="FOLDER", help="Also write every table there, as CSV and LaTeX."),
     ] = None,
     page: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write the verdict and the main tables between the marks of this Markdown "
-            "page, and img/accuracy_bytes.svg beside it.",
+            help="Also update this Markdown page and img/accuracy_bytes.svg beside it.",
         ),
     ] = None,
 ) -> None:

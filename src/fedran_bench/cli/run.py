@@ -5,21 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
 from fedran_bench.results.result import Result
@@ -42,22 +35,17 @@ def run(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY",
-            help="Without a file: a method to run (fedran bench methods). May be repeated.",
-        ),
+        typer.Option(metavar="KEY", help="Without a file: a method to run. May be repeated."),
     ] = None,
     dataset: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Without a file: a dataset, by name or path. May be repeated."
+            metavar="NAME", help="Without a file: a dataset or its path. May be repeated."
         ),
     ] = None,
     label: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN", help="The column of labels in a table (.csv, .parquet); else label."
-        ),
+        typer.Option(metavar="COLUMN", help="The column of labels in a table; else label."),
     ] = None,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder for the results.")
@@ -77,15 +65,11 @@ def run(
     workers: Annotated[
         int,
         typer.Option(
-            "--jobs",
-            metavar="N",
-            callback=at_least_one,
-            help="Number of runs at the same time.",
+            "--jobs", metavar="N", callback=at_least_one, help="Number of runs at the same time."
         ),
     ] = 1,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Open the data and list the runs without running them."),
+        bool, typer.Option("--dry-run", help="Open the data and list the runs; run nothing.")
     ] = False,
 ) -> None:
     """Run an experiment or a sweep. Runs that are already done are skipped.
@@ -109,8 +93,8 @@ def run(
         raise typer.Exit(0 if possible else 1)
     console.print(f"[bold]{escape(experiment.name)}[/bold]", highlight=False)
     try:
-        with ExitStack() as stack:
-            bar = stack.enter_context(BarReporter(console)) if console.is_terminal else None
+        bar = BarReporter(console) if console.is_terminal else None
+        with bar.bar if bar else nullcontext():
             reporter = bar or PlainReporter(sys.stdout)
             outcome = execute(experiment, out, reporter, device=device, workers=workers)
     except KeyboardInterrupt:
@@ -142,18 +126,6 @@ class BarReporter(Reporter):
         self.left: dict[str, int] = {}
         """Steps of each run that are not done."""
         self.labels: dict[str, str] = {}
-
-    def __enter__(self) -> BarReporter:
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.bar.stop()
 
     def begin(self, todo: Sequence[PlannedJob], skipped: int) -> None:
         """Set the length of the bar."""

@@ -9,8 +9,8 @@ A configuration asks for it with a table ``task0`` of any analytic method:
     [method.task0]
     weights = "weights/vit_tiny_patch16_224.safetensors"
 
-Task 0 has the rounds of the fine-tuning and one more, in which every client receives the final
-adapters and the analytic method has its round. All messages travel through the protocol, so their
+Task 0 has the rounds of the fine-tuning and then those of the analytic method. Before the first of
+these every client receives the final adapters. All messages travel through the protocol, so their
 bytes and seconds count for the method.
 """
 
@@ -28,14 +28,15 @@ from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.analytic.base import AnalyticMethod
 from fedran_bench.methods.prompted.adapters import AdapterTuning
 from fedran_bench.methods.protocol import BaseMethod, Claims, ClientData, Spec, Uploads
+from fedran_bench.methods.trained.rows import once_per_task
 from fedran_bench.methods.yardsticks import SendImages
 
 TUNING = "task0-tuning"
 FROZEN = "task0-frozen"
 """Kinds of downloads in task 0: one round of the fine-tuning, and the final adapters."""
-MOST_KEPT = 2
-"""Sets of predicted rows whose features are kept: a run tests, and measures drift."""
-_kept: dict[tuple[bytes, AdapterTuning], list[tuple[NDArray[Any], NDArray[np.float32]]]] = {}
+BLOCK_ROWS = 500
+_kept: dict[tuple[Any, ...], NDArray[np.float32]] = {}
+"""Features of blocks of predicted rows: the test rows of a run grow from task to task."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,8 @@ class FineTuned(BaseMethod):
         return {**self.inner.params(), "task0": self.stage.params()}
 
     def rounds(self, task: int) -> int:
-        """In task 0 those of the fine-tuning and one more; then one."""
-        return self.stage.n_rounds + 1 if task == 0 else 1
+        """Those of the analytic method, after the fine-tuning in task 0."""
+        return self.inner.rounds(task) + (self.stage.n_rounds if task == 0 else 0)
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The start of the fine-tuning."""
@@ -152,8 +153,9 @@ class FineTuned(BaseMethod):
         """In task 0 the model in training, then the final adapters; what ``inner`` broadcasts."""
         if self._tunes(task, round_):
             return pack(TUNING, {}, {"message": self.stage.broadcast(state.tuning, task, round_)})
-        message = self._on(state.adapters).broadcast(state.inner, task, 0)
-        if task > 0:
+        inner_round = self._inner_round(task, round_)
+        message = self._on(state.adapters).broadcast(state.inner, task, inner_round)
+        if task or inner_round:
             return message
         offer = {"message": message} if message else {}
         return pack(FROZEN, {}, {"adapters": state.adapters, **offer})
@@ -172,9 +174,14 @@ class FineTuned(BaseMethod):
             adapters = received.of_kind(FROZEN).stream("adapters")
             message = received.stream("message") if "message" in received.tensors else b""
             cstate = ClientState(adapters=adapters)
-        features = self.stage.adapted_features(cstate.adapters, data.X)
+        method = self._on(cstate.adapters)
+        features = once_per_task(
+            data,
+            f"{self.stage} {method.source['adapters']}",
+            lambda: self.stage.adapted_features(cstate.adapters, data.X),
+        )
         rows = replace(data, X=features, images=None)
-        inner, upload = self._on(cstate.adapters).client(cstate.inner, message, rows, seed)
+        inner, upload = method.client(cstate.inner, message, rows, seed)
         return replace(cstate, inner=inner), upload
 
     def aggregate(
@@ -182,13 +189,15 @@ class FineTuned(BaseMethod):
     ) -> ServerState:
         """A round of the fine-tuning, after the last of which ``inner`` starts; or of ``inner``."""
         if not self._tunes(task, round_):
-            inner = self._on(state.adapters).aggregate(state.inner, task, 0, uploads)
+            inner_round = self._inner_round(task, round_)
+            inner = self._on(state.adapters).aggregate(state.inner, task, inner_round, uploads)
             return replace(state, inner=inner)
         tuning = self.stage.aggregate(state.tuning, task, round_, uploads)
         if round_ < self.stage.n_rounds - 1:
             return replace(state, tuning=tuning)
         adapters = self.stage.final_adapters(tuning)
-        inner = self._on(adapters).init(self._spec(state.spec), state.seed)
+        seen = replace(state.spec, in_features=self.stage.width, extract=None, image_size=None)
+        inner = self._on(adapters).init(seen, state.seed)
         return ServerState(state.spec, state.seed, None, adapters, inner)
 
     def predict(self, state: ServerState, X: NDArray[Any]) -> NDArray[Any]:
@@ -198,26 +207,23 @@ class FineTuned(BaseMethod):
         return self._on(state.adapters).predict(state.inner, self._features(state.adapters, X))
 
     def _features(self, adapters: bytes, X: NDArray[Any]) -> NDArray[np.float32]:
-        """Features of images; those of the first rows are reused if they were asked for before.
-
-        The test rows of a run grow from task to task.
-        """
-        key = (adapters, self.stage)
-        starts = (kept for kept in _kept.get(key, []) if np.array_equal(X[: len(kept[0])], kept[0]))
-        known, found = next(starts, (X[:0], None))
-        new = self.stage.adapted_features(adapters, X[len(known) :])
-        found = new if found is None else np.concatenate([found, new])
-        others = [kept for kept in _kept.get(key, []) if kept[0] is not known]
-        _kept.clear()
-        _kept[key] = [(X, found), *others[: MOST_KEPT - 1]]
-        return found
+        """Features of images; those of blocks that were asked for before are reused."""
+        found = []
+        if _kept and next(iter(_kept))[:2] != (adapters, self.stage):
+            _kept.clear()
+        for i in range(0, max(len(X), 1), BLOCK_ROWS):
+            block = X[i : i + BLOCK_ROWS]
+            key = adapters, self.stage, block.shape, hashlib.sha256(block.tobytes()).digest()
+            if key not in _kept:
+                _kept[key] = self.stage.adapted_features(adapters, block)
+            found.append(_kept[key])
+        return np.concatenate(found)
 
     def _tunes(self, task: int, round_: int) -> bool:
         return task == 0 and round_ < self.stage.n_rounds
 
-    def _spec(self, spec: Spec) -> Spec:
-        """What ``inner`` knows before the stream starts: it sees features."""
-        return replace(spec, in_features=self.stage.width, extract=None, image_size=None)
+    def _inner_round(self, task: int, round_: int) -> int:
+        return round_ - self.stage.n_rounds if task == 0 else round_
 
     def _on(self, adapters: bytes) -> Any:
         """``inner`` for the features of these adapters, whose digest is in their fingerprint."""

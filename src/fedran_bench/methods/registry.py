@@ -11,75 +11,69 @@ from typing import Any, cast
 
 from fedran.core.errors import nearest
 from fedran.settings import check_table, hints
-from fedran_bench.methods.analytic.afl import AFL, AFLRidgeKept
-from fedran_bench.methods.analytic.class_means import FedCOF, FedNCM
-from fedran_bench.methods.analytic.fedpft import FedPFT
-from fedran_bench.methods.analytic.fedran import (
-    FedRAN,
-    FedRANMargin,
-    FedRANPoints,
-    FedRANPrototype,
-    FedRANUncentred,
+from fedran_bench.methods import yardsticks
+from fedran_bench.methods.analytic import (
+    afl,
+    class_means,
+    deepafl,
+    fedpft,
+    fedran,
+    fedran_dp,
+    fedran_paper,
+    fedran_secure,
+    gaussian,
+    gram_based,
+    klda,
+    ranpac,
+    stsa_e,
 )
-from fedran_bench.methods.analytic.fedran_dp import FedRANDP
-from fedran_bench.methods.analytic.fedran_paper import FedRANPaper, FedRANSSL
-from fedran_bench.methods.analytic.fedran_secure import FedRANSecure
-from fedran_bench.methods.analytic.gaussian import GHOFLLDA, FedCGS, GHOFLFisherMix
-from fedran_bench.methods.analytic.gram_based import STSA, Exact, Fed3R
-from fedran_bench.methods.analytic.ranpac import LoRanPAC, RanPAC
-from fedran_bench.methods.analytic.stsa_e import STSAE, STSAECorrected
 from fedran_bench.methods.fine_tuned import FineTuned
+from fedran_bench.methods.prompted import codaprompt, cprompt, dualprompt, lorm, pilora
 from fedran_bench.methods.prompted.adapters import AdapterTuning
-from fedran_bench.methods.prompted.codaprompt import FedCODAPrompt
-from fedran_bench.methods.prompted.cprompt import FedCPrompt
-from fedran_bench.methods.prompted.dualprompt import FedDualPrompt
-from fedran_bench.methods.prompted.lorm import LoRM
-from fedran_bench.methods.prompted.pilora import PILoRA
 from fedran_bench.methods.protocol import HOW_TO, BaseMethod
-from fedran_bench.methods.trained.fedewc import FedEWC
-from fedran_bench.methods.trained.fedicarl import FediCaRL
+from fedran_bench.methods.trained import fedewc, fedicarl, target
 from fedran_bench.methods.trained.method import FedLwF, Finetune
-from fedran_bench.methods.trained.target import TARGET
-from fedran_bench.methods.yardsticks import SendFeatures, SendFeatures8Bit, SendImages
 
 METHODS: dict[str, type[Any]] = {
-    "fedran-points": FedRANPoints,
-    "fedran": FedRAN,
-    "fedran-uncentred": FedRANUncentred,
-    "fedran-secure": FedRANSecure,
-    "fedran-dp": FedRANDP,
-    "fedran-paper": FedRANPaper,
-    "fedran-ssl": FedRANSSL,
-    "fedran-prototype": FedRANPrototype,
-    "fedran-margin": FedRANMargin,
-    "exact": Exact,
-    "stsa": STSA,
-    "stsa-e": STSAE,
-    "stsa-e-corrected": STSAECorrected,
-    "afl": AFL,
-    "afl-ridge-kept": AFLRidgeKept,
-    "fed3r": Fed3R,
-    "fedcof": FedCOF,
-    "fedncm": FedNCM,
-    "fedcgs": FedCGS,
-    "gh-ofl-lda": GHOFLLDA,
-    "gh-ofl-fishermix": GHOFLFisherMix,
-    "fedpft": FedPFT,
-    "ranpac": RanPAC,
-    "loranpac": LoRanPAC,
+    "fedran-points": fedran.FedRANPoints,
+    "fedran": fedran.FedRAN,
+    "fedran-uncentred": fedran.FedRANUncentred,
+    "fedran-secure": fedran_secure.FedRANSecure,
+    "fedran-dp": fedran_dp.FedRANDP,
+    "fedran-paper": fedran_paper.FedRANPaper,
+    "fedran-ssl": fedran_paper.FedRANSSL,
+    "fedran-prototype": fedran.FedRANPrototype,
+    "fedran-margin": fedran.FedRANMargin,
+    "exact": gram_based.Exact,
+    "stsa": gram_based.STSA,
+    "stsa-e": stsa_e.STSAE,
+    "stsa-e-corrected": stsa_e.STSAECorrected,
+    "afl": afl.AFL,
+    "afl-ridge-kept": afl.AFLRidgeKept,
+    "fed3r": gram_based.Fed3R,
+    "fedcof": class_means.FedCOF,
+    "fedncm": class_means.FedNCM,
+    "fedcgs": gaussian.FedCGS,
+    "gh-ofl-lda": gaussian.GHOFLLDA,
+    "gh-ofl-fishermix": gaussian.GHOFLFisherMix,
+    "fedpft": fedpft.FedPFT,
+    "klda": klda.KLDA,
+    "deepafl": deepafl.DeepAFL,
+    "ranpac": ranpac.RanPAC,
+    "loranpac": ranpac.LoRanPAC,
     "finetune": Finetune,
     "fedlwf": FedLwF,
-    "fedewc": FedEWC,
-    "fedicarl": FediCaRL,
-    "target": TARGET,
-    "fed-dualprompt": FedDualPrompt,
-    "fed-codaprompt": FedCODAPrompt,
-    "fed-cprompt": FedCPrompt,
-    "pilora": PILoRA,
-    "lorm": LoRM,
-    "send-images": SendImages,
-    "send-features": SendFeatures,
-    "send-features-8bit": SendFeatures8Bit,
+    "fedewc": fedewc.FedEWC,
+    "fedicarl": fedicarl.FediCaRL,
+    "target": target.TARGET,
+    "fed-dualprompt": dualprompt.FedDualPrompt,
+    "fed-codaprompt": codaprompt.FedCODAPrompt,
+    "fed-cprompt": cprompt.FedCPrompt,
+    "pilora": pilora.PILoRA,
+    "lorm": lorm.LoRM,
+    "send-images": yardsticks.SendImages,
+    "send-features": yardsticks.SendFeatures,
+    "send-features-8bit": yardsticks.SendFeatures8Bit,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,24 +31,27 @@ class RowsClient(AnalyticMethod):
 
     family: Literal["analytic", "reference"] = "reference"
     sends = "every row: features in float32 and labels"
-
-    def formula(self, in_features: int, n_classes: int) -> int | None:
-        """Depends on the rows: no formula."""
+    message = "rows"
+    """The kind of the uploads."""
 
     def client(
         self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """The rows themselves."""
         X, classes, codes = labelled_rows(data)
-        return cstate, pack_rows("rows", classes, codes, {"rows": X.astype(np.float32)})
+        return cstate, pack_rows(self.message, classes, codes, {"rows": X.astype(np.float32)})
 
     def rows(self, uploads: Sequence[bytes], d: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Features (n, d) and labels of all uploads, client after client."""
-        parts = [unpack_rows("rows", blob) for blob in uploads]
-        X = [m.tensor("rows", "F32", (len(y), d)) for m, y in parts]
-        for part in X:
-            require_range(part, "rows", LARGEST_ROW)
-        return np.concatenate(X), label_array([c for _, y in parts for c in y])
+        parts = [unpack_rows(self.message, blob) for blob in uploads]
+        X = [self.features(message, (len(labels), d)) for message, labels in parts]
+        return np.concatenate(X), label_array([c for _, labels in parts for c in labels])
+
+    def features(self, message: Container, shape: tuple[int, int]) -> NDArray[Any]:
+        """The features that a message holds."""
+        rows = message.tensor("rows", "F32", shape)
+        require_range(rows, "rows", LARGEST_ROW)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class SendFeatures8Bit(SendFeatures):
     name = "Send features, 8 bits"
     claims = Claims(order_free=True)
     sends = "every row: features in 8 bits and labels"
+    message = "rows-8bit"
     verified = "yes: within half a step of the features"
 
     def client(
@@ -90,17 +94,13 @@ class SendFeatures8Bit(SendFeatures):
     ) -> tuple[None, bytes]:
         """The rows, one byte per value."""
         X, classes, codes = labelled_rows(data)
-        return cstate, pack_rows("rows-8bit", classes, codes, compand(X))
+        return cstate, pack_rows(self.message, classes, codes, compand(X))
 
-    def rows(self, uploads: Sequence[bytes], d: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Features as decoded from the bytes, and labels."""
-        parts = [unpack_rows("rows-8bit", blob) for blob in uploads]
-        X = []
-        for m, y in parts:
-            low_and_step = m.tensor("range", "F32", (2, d))
-            require_range(low_and_step, "range", LARGEST_ROW**0.5 / 256)
-            X.append(expand(m.tensor("rows", "U8", (len(y), d)), low_and_step))
-        return np.concatenate(X), label_array([c for _, y in parts for c in y])
+    def features(self, message: Container, shape: tuple[int, int]) -> NDArray[Any]:
+        """The features as decoded from the bytes."""
+        low_and_step = message.tensor("range", "F32", (2, shape[1]))
+        require_range(low_and_step, "range", LARGEST_ROW**0.5 / 256)
+        return expand(message.tensor("rows", "U8", shape), low_and_step)
 
 
 def compand(X: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -127,10 +127,7 @@ def expand(codes: NDArray[np.uint8], low_and_step: NDArray[np.float32]) -> NDArr
 
 
 def pack_rows(
-    kind: str,
-    classes: tuple[Label, ...],
-    codes: NDArray[np.int64],
-    tensors: Mapping[str, Tensor],
+    kind: str, classes: tuple[Label, ...], codes: NDArray[np.int64], tensors: Mapping[str, Tensor]
 ) -> bytes:
     """A message of rows: their labels as class numbers of two bytes (four beyond 65,536)."""
     width = 2 if len(classes) <= 2**16 else 4
@@ -157,13 +154,6 @@ NO_IMAGES = (
 )
 
 
-@dataclass
-class ImageState(GramState):
-    """A Gram state whose server has the backbone."""
-
-    extract: Callable[[Sequence[bytes]], NDArray[Any]] | None = None
-
-
 @dataclass(frozen=True)
 class SendImages(SendFeatures):
     """Encoded images as stored on disk, and labels."""
@@ -172,12 +162,11 @@ class SendImages(SendFeatures):
     sends = "every image as stored on disk, and labels"
     verified = "yes: the same rows as with the features"
 
-    def init(self, spec: Spec, seed: int) -> ImageState:
-        """An empty state with the backbone of the dataset."""
+    def init(self, spec: Spec, seed: int) -> GramState:
+        """An empty state. The server has the backbone of the dataset."""
         if spec.extract is None:
             raise ValueError(NO_IMAGES)
-        start = super().init(spec, seed)
-        return ImageState(start.phi, start.total, extract=spec.extract)
+        return super().init(spec, seed)
 
     def client(
         self, cstate: None, message: bytes, data: ClientData, seed: int
@@ -193,10 +182,9 @@ class SendImages(SendFeatures):
 
     def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Extract, then as with features."""
-        assert isinstance(state, ImageState)
-        assert state.extract is not None
+        assert state.spec.extract is not None
         parts = [unpack_images(blob) for blob in uploads.values()]
-        X = state.extract([image for images, _ in parts for image in images])
+        X = state.spec.extract([image for images, _ in parts for image in images])
         y = label_array([c for _, labels in parts for c in labels])
         require_range(X, "features", LARGEST_ROW)
         return self.add_rows(state, X.astype(np.float32), y)

@@ -69,7 +69,12 @@ def run_in_processes(
                     is_step, content = connection.recv()
                 except (EOFError, OSError):
                     process.join()
-                    is_step, content = False, _how_it_ended(process.exitcode)
+                    code, how = process.exitcode or 0, "ended without a result"
+                    if code < 0:
+                        how = (
+                            f"was killed ({signal.Signals(-code).name}), perhaps by lack of memory"
+                        )
+                    is_step, content = False, f"its process {how} (exit code {code})"
                 if is_step:
                     reporter.step(planned.name, content)
                 else:
@@ -114,12 +119,6 @@ def _end_with_main_process() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _how_it_ended(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"its process ended without a result (exit code {code})"
-    return f"its process was killed ({signal.Signals(-code).name}), perhaps for lack of memory"
 
 
 def one_line(error: BaseException) -> str:

@@ -167,7 +167,15 @@ class _Runner:
             self.tasks.append(self._learn(t))
             self._test(t)
             self._measure_drift(t)
-            self.progress(self._done(t))
+            record, rows = self.tasks[t], [len(r) for r in self.test[: t + 1]]
+            accuracy = 100.0 * float(np.average(self.acc[t], weights=rows))
+            seconds = float(np.mean(record.seconds.client)) + record.seconds.server
+            self.progress(
+                TaskDone(
+                    f"task {t + 1} of {len(self.stream.tasks)}: accuracy {accuracy:.2f}, "
+                    f"upload {human_bytes(max(record.bytes_up))}, {seconds:.3g} s"
+                )
+            )
         return self._result()
 
     def _learn(self, t: int) -> TaskRecord:
@@ -264,15 +272,6 @@ class _Runner:
         if not np.isfinite(drift):
             raise ValueError(f"{self.method.name} diverged: its features are no longer finite")
         self.drift.append(drift)
-
-    def _done(self, t: int) -> TaskDone:
-        record, rows = self.tasks[t], [len(r) for r in self.test[: t + 1]]
-        accuracy = 100.0 * float(np.average(self.acc[t], weights=rows))
-        seconds = float(np.mean(record.seconds.client)) + record.seconds.server
-        return TaskDone(
-            f"task {t + 1} of {len(self.stream.tasks)}: accuracy {accuracy:.2f}, "
-            f"upload {human_bytes(max(record.bytes_up))}, {seconds:.3g} s"
-        )
 
     def _result(self) -> Result:
         prepared = self.prepared

@@ -10,6 +10,7 @@ from fedran_bench.methods.registry import METHODS, make_method, settings
 from helpers.bench.toy_federation import distance, make_toy, with_images
 
 SMALL = {"out_features": 48, "rank": 30, "dummies": 4, "lam": 500.0, "min_group": 1}
+SMALL |= {"layers": 2, "members": 2, "gamma": 0.1}
 KEYS = [
     k for k in METHODS if make_method(k, device="cpu").device and make_method(k).family != "trained"
 ]
@@ -72,10 +73,7 @@ def test_predictions_and_weights_are_those_of_numpy(key, torch, played):
 @each
 def test_an_upload_made_on_a_device_is_taken_in_without_one(key, played):
     plain, there, wanted, _ = played(key)
-    mixed = plain.init(TOY.spec, 0)
-    for t in range(3):
-        uploads = TOY.uploads(there, t, message=plain.broadcast(mixed, t, 0))
-        mixed = plain.aggregate(mixed, t, 0, uploads)
+    mixed = TOY.play(plain, clients=there)
     clear = clear_rows(wanted, TOY.X_test)
     found = plain.predict(mixed, TOY.X_test)
     assert np.array_equal(found[clear], plain.predict(wanted, TOY.X_test)[clear])

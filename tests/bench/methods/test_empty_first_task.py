@@ -14,6 +14,8 @@ NOTHING = [
     "gh-ofl-lda",
     "gh-ofl-fishermix",
     "fedpft",
+    "klda",
+    "deepafl",
     "ranpac",
     "send-features",
     "send-features-8bit",

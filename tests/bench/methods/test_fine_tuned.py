@@ -25,6 +25,9 @@ SMALL = {
     "dummies": 3,
     "rows_per_class": 30,
     "epsilon": 1e4,
+    "layers": 2,
+    "members": 2,
+    "gamma": 0.5,
 }
 ANALYTIC = [k for k, v in METHODS.items() if issubclass(v, AnalyticMethod) and k != "send-images"]
 

@@ -108,23 +108,6 @@ def test_the_random_stream_of_each_partitioner_stays_as_published(name, expected
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == expected
 
 
-@pytest.mark.parametrize("beta", [0.0, -1.0, np.nan, np.inf])
-def test_an_invalid_beta_is_refused(beta):
-    with pytest.raises(ValueError, match="beta must be positive and finite"):
-        dirichlet([np.arange(3)], 2, beta, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("clients", [0, -1])
-def test_partitions_without_clients_are_refused(clients):
-    rng = np.random.default_rng(0)
-    for deal in (
-        lambda: dirichlet([np.arange(3)], clients, 1.0, rng),
-        lambda: iid([np.arange(3)], clients, rng),
-    ):
-        with pytest.raises(ValueError, match="n_clients must be at least 1"):
-            deal()
-
-
 def test_dirichlet_and_iid_leave_clients_empty_if_there_are_few_rows():
     rng = np.random.default_rng(0)
     assert sum(len(p) == 0 for p in dirichlet([np.arange(2)], 5, 1.0, rng)) >= 3

@@ -165,7 +165,12 @@ def test_more_tasks_than_classes_is_refused(n_tasks):
     [
         ({"partitioner": "dirichlt"}, "must be one of dirichlet, iid, natural"),
         ({"n_clients": None}, "partitioner 'dirichlet' needs n_clients"),
-        ({"beta": None}, "partitioner 'dirichlet' needs beta"),
+        ({"n_clients": 0}, "n_clients of at least 1, got 0"),
+        ({"n_clients": -1, "partitioner": "iid"}, "n_clients of at least 1, got -1"),
+        ({"beta": None}, "partitioner 'dirichlet' needs a positive and finite beta"),
+        ({"beta": -1.0}, "finite beta, got -1.0"),
+        ({"beta": np.nan}, "finite beta, got nan"),
+        ({"beta": np.inf}, "finite beta, got inf"),
         ({"partitioner": "natural"}, "needs a group for every row, got none"),
         ({"partitioner": "natural", "groups": GROUPS[:5]}, "got 5 for 188 rows"),
     ],

@@ -7,6 +7,7 @@ from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.registry import make_method, settings
 
 SMALL = {"out_features": 24, "rank": 12, "dummies": 4, "rows_per_class": 50, "min_group": 1}
+SMALL |= {"layers": 2, "members": 2}
 NAN, INF = float("nan"), float("inf")
 
 

@@ -39,16 +39,23 @@ class Toy:
         X, y = self.tasks[t][k]
         return ClientData(f"client-{k}", str(t), X, list(y), self.images.get((t, k)))
 
-    def uploads(self, method, t, seed=0, message=b""):
-        clients = [self.data(t, k) for k in range(len(self.tasks[t]))]
-        return {data.client: method.client(None, message, data, seed)[1] for data in clients}
+    def uploads(self, method, t, seed=0, message=b"", cstates=None):
+        """What every client sends. ``cstates`` is updated; without it they start anew."""
+        cstates, sent = {} if cstates is None else cstates, {}
+        for k in range(len(self.tasks[t])):
+            data = self.data(t, k)
+            before = cstates.get(data.client)
+            cstates[data.client], sent[data.client] = method.client(before, message, data, seed)
+        return sent
 
-    def play(self, method, seed=0, upto=None):
-        """The server's state after the first ``upto`` tasks."""
-        state = method.init(self.spec, seed)
+    def play(self, method, seed=0, upto=None, clients=None):
+        """The server's state after the first ``upto`` tasks; ``clients``: their method."""
+        state, cstates = method.init(self.spec, seed), {}
         for t in range(len(self.tasks) if upto is None else upto):
-            message = method.broadcast(state, t, 0)
-            state = method.aggregate(state, t, 0, self.uploads(method, t, seed, message))
+            for r in range(method.rounds(t)):
+                message = method.broadcast(state, t, r)
+                sent = self.uploads(clients or method, t, seed, message, cstates)
+                state = method.aggregate(state, t, r, sent)
         return state
 
     def pooled(self, upto=None):

@@ -31,13 +31,14 @@ from fedran.core.solve.head import Diagnosis, Head
 from fedran.core.sums.accounts import Accounts
 from fedran.settings import at_least, positive
 from fedran.wire.codec import encode
-from fedran.wire.container import Container, pack
 from fedran_bench.methods.protocol import BaseMethod, ClientData
 
 LARGEST_GRAM = 1e30
 """Larger entries of a Gram would overflow float32 once some clients are added."""
 LARGEST_ROW = 1e12
 """Larger features would overflow float32 once they are mapped, squared and added."""
+FLOAT32_ROUNDING = float(np.finfo(np.float32).eps)
+"""Sums arrive in float32: differences below this share of them are rounding errors."""
 
 # Types of settings that several methods have.
 Width = Annotated[int, at_least(1)]
@@ -96,26 +97,6 @@ def only_labelled(data: ClientData) -> ClientData:
     return replace(data, X=X, y=[classes[c] for c in codes], images=None)
 
 
-def require_few_rows(data: ClientData, rows: int, most_rows: int) -> None:
-    """ValueError if a client has more rows in a task than the setting ``most_rows`` allows."""
-    if rows > most_rows:
-        raise ValueError(
-            f"client {data.client} has {rows} rows in this task, and most_rows allows "
-            f"{most_rows}; raise most_rows at all clients"
-        )
-
-
-def pack_integers(kind: str, fields: dict[str, Any], integers: NDArray[np.uint32]) -> bytes:
-    """A message with a vector of integers modulo 2^32, which the server adds."""
-    return pack(kind, fields, {"vector": integers.astype("<u4").view(np.uint8)})
-
-
-def read_integers(message: Container, size: int) -> NDArray[np.uint32]:
-    """The vector of a message from ``pack_integers``."""
-    message.only("vector")
-    return message.tensor("vector", "U8", (4 * size,)).view("<u4")
-
-
 def require_range(values: Array, name: str, largest: float) -> None:
     """Refuse NaN, infinity and values that would overflow once they are squared or added."""
     peak = np.max(np.abs(values), initial=0.0)  # NaN if any value is NaN
@@ -143,33 +124,42 @@ def unregularised_head(
 
     Without a ridge no bound on the weights holds: the diagnosis shows the largest number.
     """
-    smallest, largest = float(eigenvalues.min()), float(eigenvalues.max())
-    diagnosis = Diagnosis(
-        route=f"{route}, no ridge and so no bound",
-        lam=0.0,
+    return unbounded_head(
+        weights,
+        classes,
+        f"{route}, no ridge and so no bound",
+        accounts.n_rows,
+        float(eigenvalues.sum() ** 2 / (eigenvalues @ eigenvalues)),
         f=accounts.cut_fraction,
-        n_rows=accounts.n_rows,
-        effective_rank=float(eigenvalues.sum() ** 2 / (eigenvalues @ eigenvalues)),
-        condition=min(largest / smallest, sys.float_info.max),
-        residual=0.0,
+        condition=float(eigenvalues.max()) / float(eigenvalues.min()),
+        fingerprint=fingerprint,
     )
-    return Head(cast(weights, "float32"), classes, diagnosis, fingerprint)
 
 
 def trained_head(
     weights: Array, classes: tuple[Label, ...], route: str, n_rows: int, rank: int
 ) -> Head:
     """A head that the server trained in ``rank`` dimensions: nothing is solved, nothing bounded."""
-    diagnosis = Diagnosis(
-        route=f"{route}, no bound",
-        lam=0.0,
-        f=0.0,
-        n_rows=n_rows,
-        effective_rank=float(rank),
-        condition=1.0,
-        residual=0.0,
-    )
-    return Head(cast(weights, "float32"), classes, diagnosis)
+    return unbounded_head(weights, classes, f"{route}, no bound", n_rows, rank)
+
+
+def unbounded_head(
+    weights: Array,
+    classes: tuple[Label, ...],
+    route: str,
+    n_rows: int,
+    effective_rank: float,
+    *,
+    lam: float = 0.0,
+    f: float = 0.0,
+    condition: float = 1.0,
+    residual: float = 0.0,
+    fingerprint: Fingerprint | None = None,
+) -> Head:
+    """A head without a bound on its weights."""
+    condition = min(condition, sys.float_info.max)
+    diagnosis = Diagnosis(route, lam, f, n_rows, float(effective_rank), condition, residual)
+    return Head(cast(weights, "float32"), classes, diagnosis, fingerprint)
 
 
 BLOCK_ROWS = 4096
@@ -180,13 +170,8 @@ class Raw:
 
     fingerprint: Fingerprint | None = None
 
-    def __init__(self, in_features: int) -> None:
-        self.in_features = in_features
-
-    @property
-    def out_features(self) -> int:
-        """M, the width of the output."""
-        return self.in_features
+    def __init__(self, in_features: int, out_features: int | None = None) -> None:
+        self.in_features, self.out_features = in_features, out_features or in_features
 
     def __call__(self, Z: Array) -> Array:
         """Z in float32."""
@@ -202,30 +187,26 @@ class Raw:
 class WithBias(Raw):
     """Z and a column of ones, so that a linear classifier has an intercept."""
 
-    @property
-    def out_features(self) -> int:
-        """One more than Z has."""
-        return self.in_features + 1
+    def __init__(self, in_features: int) -> None:
+        super().__init__(in_features, in_features + 1)
 
     def __call__(self, Z: Array) -> Array:
         """[Z, 1] in float32."""
-        Z = super().__call__(Z)
-        xp = namespace(Z)
-        ones = xp.ones((Z.shape[0], 1), dtype=Z.dtype, device=device(Z))
-        return xp.concat([Z, ones], axis=1)
+        return with_ones(super().__call__(Z))
+
+
+def with_ones(H: Array) -> Array:
+    """[H, 1]."""
+    xp = namespace(H)
+    return xp.concat([H, xp.ones((H.shape[0], 1), dtype=H.dtype, device=device(H))], axis=1)
 
 
 class Projection(Raw):
     """Z P without an activation, to measure what the nonlinearity adds."""
 
     def __init__(self, in_features: int, out_features: int, seed: int) -> None:
-        super().__init__(in_features)
+        super().__init__(in_features, out_features)
         self.random = RandomFeatures(in_features, out_features, kind="relu", seed=seed)
-
-    @property
-    def out_features(self) -> int:
-        """M."""
-        return self.random.out_features
 
     def __call__(self, Z: Array) -> Array:
         """Z P in float32."""

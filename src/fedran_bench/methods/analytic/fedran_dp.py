@@ -11,38 +11,25 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
-from fedran.core.labels import Label, ordered
-from fedran.core.private.discrete_gaussian import RandomBytes
+from fedran.core.labels import ordered
 from fedran.core.private.dp import Budget, Mechanism, levels_for
 from fedran.core.private.noisy_sums import RIDGE, mean_row, noisy_ridge
 from fedran.core.solve.head import Head
 from fedran.core.sums.aggregator import Aggregator
 from fedran.settings import at_least
-from fedran.wire.container import Tensor, pack, unpack
-from fedran.wire.validation import FILE_LIMITS
-from fedran_bench.methods.analytic.base import (
-    OptionalKind,
-    Positive,
-    Width,
-    only_labelled,
-    pack_integers,
-    read_integers,
-    require_few_rows,
-)
-from fedran_bench.methods.analytic.fedran import AggregatorMethod, ServerState
+from fedran_bench.methods.analytic.base import OptionalKind, Positive, Width
+from fedran_bench.methods.analytic.fedran import ServerState
+from fedran_bench.methods.analytic.fedran_secure import IntegerSums, Parts
 from fedran_bench.methods.protocol import Claims, ClientData, Uploads
-
-OFFER, UPLOAD = "dp-offer", "dp-sums"
 
 
 @dataclass(frozen=True)
-class FedRANDP(AggregatorMethod):
+class FedRANDP(IntegerSums):
     """Every client adds its share of the noise to integer sums of its rows of unit norm.
 
-    This is the content of a secure sum without its masks, which cancel: the server adds the
-    integers of all clients modulo 2^32 and decodes only the sum, which is (epsilon, delta)
-    differentially private for every row. A row belongs to one task. The noise is drawn from a
-    seeded generator, so that a run can be repeated; a federation uses the operating system's.
+    Their sum is (epsilon, delta) differentially private for every row. A row belongs to one task.
+    The noise is drawn from a seeded generator, so that a run can be repeated; a federation uses the
+    operating system's.
     """
 
     epsilon: Positive = 3.0
@@ -75,39 +62,25 @@ class FedRANDP(AggregatorMethod):
         accounts, width = aggregator.accounts, aggregator.out_features
         return aggregator.solve(noisy_ridge(accounts, width, RIDGE))
 
-    def broadcast(self, state: ServerState, task: int, round_: int) -> bytes:
-        """The class list, the number of clients, the released mean and the newest head."""
-        head = super().broadcast(state, task, round_)
-        if task >= len(state.spec.task_classes):
-            return head
-        fields = {
-            "classes": list(ordered(state.spec.task_classes[task])),
-            "n_sites": len(state.spec.clients),
-        }
-        tensors: dict[str, Tensor] = {"head": head}
+    def offer(self, state: ServerState, task: int) -> Parts:
+        """The mean row that was released so far."""
         center = self._center(state)
-        if center is not None:
-            tensors["center"] = center
-        return pack(OFFER, fields, tensors)
+        return {}, {} if center is None else {"center": center}
 
     def client(
         self, cstate: None, message: bytes, data: ClientData, seed: int
     ) -> tuple[None, bytes]:
         """The sums of the labelled rows, and this client's share of the noise."""
-        if not message:
-            raise ValueError("FedRAN-dp needs the server's offer, which states the class list")
-        offer = unpack(message, FILE_LIMITS).of_kind(OFFER)
-        classes = offer.header.labels("classes", FILE_LIMITS)
-        data = only_labelled(data)
-        require_few_rows(data, len(data.X), self.most_rows)
+        offer, classes, n_sites, data = self.received(message, data)
         phi = self.feature_map(data.X.shape[1], seed)
         d = phi.in_features
         center = offer.tensor("center", "F64", (d,)) if "center" in offer.tensors else None
-        mechanism = self._mechanism(d, offer.header.integer("n_sites", 1), center)
+        mechanism = self._mechanism(d, n_sites, center)
         vector = mechanism.sums(phi(data.X), data.y, classes)
-        random = _seeded(seed, data.client, data.task, classes)
-        vector += mechanism.noise(len(classes), random)
-        return None, pack_integers(UPLOAD, {}, vector.astype(np.uint32))
+        digest = hashlib.sha256(repr((seed, data.client, data.task, classes)).encode()).digest()
+        # Random bytes that a benchmark can repeat; not for real data.
+        vector += mechanism.noise(len(classes), np.random.default_rng(list(digest)).bytes)
+        return None, self.answer(offer, vector.astype(np.uint32))
 
     def aggregate(
         self, state: ServerState, task: int, round_: int, uploads: Uploads
@@ -118,9 +91,7 @@ class FedRANDP(AggregatorMethod):
         if len(uploads) < mechanism.honest:
             expected = f"at least {mechanism.honest}, for which the noise is calibrated"
             raise Refused("uploads", expected, len(uploads))
-        total = np.zeros(mechanism.size(len(classes)), dtype=np.uint32)
-        for blob in uploads.values():
-            total += read_integers(unpack(blob, FILE_LIMITS).of_kind(UPLOAD), len(total))
+        total = self.added(state, task, uploads, mechanism.size(len(classes)))
         vector = total.view(np.int32).astype(np.int64)
         release = mechanism.noisy_sums(vector, classes, sites=len(uploads))
         summary = release.summary(state.phi.fingerprint)
@@ -136,15 +107,6 @@ class FedRANDP(AggregatorMethod):
         budget = Budget(self.epsilon, self.delta)
         honest = n_sites if self.honest is None else min(self.honest, n_sites)
         mechanism = Mechanism(
-            d,
-            budget,
-            honest,
-            levels=levels_for(self.most_rows, budget, n_sites / honest),
+            d, budget, honest, levels=levels_for(self.most_rows, budget, n_sites / honest)
         )
         return mechanism if center is None else mechanism.centred(center)
-
-
-def _seeded(seed: int, client: str, task: str, classes: tuple[Label, ...]) -> RandomBytes:
-    """Random bytes that a benchmark can repeat; not for real data."""
-    digest = hashlib.sha256(repr((seed, client, task, classes)).encode()).digest()
-    return np.random.default_rng(list(digest)).bytes

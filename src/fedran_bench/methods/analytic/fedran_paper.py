@@ -19,9 +19,8 @@ from fedran.core.sums.aggregator import Aggregator
 from fedran.core.sums.class_sums import ClassSums
 from fedran.settings import between
 from fedran.wire.codec import decode
-from fedran.wire.summary_codec import Precision
 from fedran_bench.methods.analytic.base import Positive, Width
-from fedran_bench.methods.analytic.fedran import Bits, SummaryClient
+from fedran_bench.methods.analytic.fedran import SummaryClient
 from fedran_bench.methods.protocol import Claims, Spec, Uploads
 
 
@@ -44,22 +43,19 @@ class FedRANPaper(SummaryClient):
     """Columns of the factor that a client sends and that the server keeps."""
     lam: Positive = paper.LAMBDA
     """The ridge parameter."""
-    precision: Precision = "float32"
-    """Of the factor on the wire."""
-    bits: Bits = 5.0
-    """Bits per value, on average, with mixed precision."""
     device: str | None = None
 
     name = "FedRAN-paper"
     kind = "relu"
     center = None
+    precision, bits = "float32", 5.0
     claims = Claims()
     verified = "partly: algorithm and bounds tested; the paper's backbone and weights are not here"
 
     @property
     def sends(self) -> str:
         """A truncated factor and class sums."""
-        return f"rank-{self.rank} factor and class sums, {self.precision}"
+        return f"rank-{self.rank} factor and class sums, float32"
 
     def init(self, spec: Spec, seed: int) -> PaperState:
         """The feature map of this seed; no direction yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -29,21 +30,75 @@ from fedran.core.sums.aggregator import Aggregator
 from fedran.wire.container import Container, pack, unpack
 from fedran.wire.fixed_point import FixedPoint, row_bounds, sketch_fixed_point, sketch_rounding
 from fedran.wire.validation import FILE_LIMITS
-from fedran_bench.methods.analytic.base import (
-    OptionalKind,
-    OptionalPositive,
-    Width,
-    only_labelled,
-    pack_integers,
-    read_integers,
-    require_few_rows,
-)
+from fedran_bench.methods.analytic.base import OptionalKind, OptionalPositive, Width, only_labelled
 from fedran_bench.methods.analytic.fedran import AggregatorMethod, ServerState, SharedMap
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
-OFFER, UPLOAD = "totals-offer", "totals"
+OFFER, UPLOAD = "sum-offer", "integers"
 Parts: TypeAlias = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Fields and tensors of a message."""
+
+
+class IntegerSums(AggregatorMethod, ABC):
+    """Clients answer an offer with integers, which the server adds modulo 2^32.
+
+    This is the content of a secure sum without its masks, which cancel: the server decodes the sum
+    of all clients and never a single upload.
+    """
+
+    most_rows: int
+
+    @abstractmethod
+    def offer(self, state: ServerState, task: int) -> Parts:
+        """What clients must know besides the class list of the task and the number of clients."""
+
+    def broadcast(self, state: ServerState, task: int, round_: int) -> bytes:
+        """The offer of this task, with its digest, and the newest head."""
+        head = super().broadcast(state, task, round_)
+        if task >= len(state.spec.task_classes):
+            return head
+        fields, tensors = self._whole_offer(state, task)
+        digest = {"offer": _digest(fields, tensors)}
+        return pack(OFFER, fields | digest, {**tensors, "head": head})
+
+    def received(
+        self, message: bytes, data: ClientData
+    ) -> tuple[Container, tuple[Label, ...], int, ClientData]:
+        """The offer, its class list and number of clients, and the labelled rows of a client."""
+        if not message:
+            raise ValueError(f"{self.name} needs the server's offer, which states the class list")
+        offer = unpack(message, FILE_LIMITS).of_kind(OFFER)
+        data = only_labelled(data)
+        if len(data.X) > self.most_rows:
+            raise ValueError(
+                f"client {data.client} has {len(data.X)} rows in this task, and most_rows allows "
+                f"{self.most_rows}; raise most_rows at all clients"
+            )
+        classes = offer.header.labels("classes", FILE_LIMITS)
+        return offer, classes, offer.header.integer("n_sites", 1), data
+
+    def answer(self, offer: Container, integers: NDArray[np.uint32]) -> bytes:
+        """The upload: integers, and the digest of the offer that they answer."""
+        fields = {"offer": offer.header.text("offer", 64)}
+        return pack(UPLOAD, fields, {"vector": integers.astype("<u4").view(np.uint8)})
+
+    def added(
+        self, state: ServerState, task: int, uploads: Uploads, size: int
+    ) -> NDArray[np.uint32]:
+        """The sum of all answers to the offer of this task."""
+        digest, total = _digest(*self._whole_offer(state, task)), np.zeros(size, dtype=np.uint32)
+        for blob in uploads.values():
+            message = unpack(blob, FILE_LIMITS).of_kind(UPLOAD)
+            if message.header.text("offer", 64) != digest:
+                raise Refused("offer", "an answer to the offer of this task", "to another offer")
+            message.only("vector")
+            total += message.tensor("vector", "U8", (4 * size,)).view("<u4")
+        return total
+
+    def _whole_offer(self, state: ServerState, task: int) -> Parts:
+        classes, n_sites = ordered(state.spec.task_classes[task]), len(state.spec.clients)
+        fields, tensors = self.offer(state, task)
+        return {"classes": list(classes), "n_sites": n_sites, **fields}, tensors
 
 
 @dataclass(frozen=True)
@@ -83,12 +138,10 @@ class SecureState(ServerState):
 
 
 @dataclass(frozen=True)
-class FedRANSecure(AggregatorMethod):
+class FedRANSecure(IntegerSums):
     """Class sums, counts, energy and a sketch of the Gram are added in 32-bit integers.
 
-    This is the content of a secure sum without its masks, which cancel: the server adds the
-    integers of all clients modulo 2^32, decodes the sum, and never decodes a single upload. It
-    rebuilds one summary per task by Nystrom's formula.
+    The server rebuilds one summary per task by Nystrom's formula.
     """
 
     out_features: Width = 8192
@@ -132,36 +185,30 @@ class FedRANSecure(AggregatorMethod):
         rule = sketch_ridge(self.out_features)
         return aggregator.solve(rule if self.lam is None else Ridge.absolute(self.lam))
 
-    def broadcast(self, state: SecureState, task: int, round_: int) -> bytes:
-        """Class list, number of clients and Omega of this task, and the newest head."""
-        head = super().broadcast(state, task, round_)
-        if task >= len(state.spec.task_classes):
-            return head
-        fields, tensors = self._offer(state, task)
-        fields["offer"] = _digest(fields, tensors)
-        return pack(OFFER, fields, {**tensors, "head": head})
+    def offer(self, state: ServerState, task: int) -> Parts:
+        """The feature map and Omega."""
+        assert isinstance(state, SecureState)
+        sketch = state.sketch
+        fields = {
+            "fingerprint": dict(state.phi.fingerprint.fields),
+            "omega_seed": None if sketch.seed is None else list(sketch.seed),
+            "step": sketch.step,
+        }
+        return fields, {} if sketch.codes is None else {"omega": sketch.codes}
 
     def client(
         self, cstate: SharedMap | None, message: bytes, data: ClientData, seed: int
     ) -> tuple[SharedMap, bytes]:
         """Map, total, and write as integers."""
         phi = cstate or self.feature_map(data.X.shape[1], seed)
-        if not message:
-            raise ValueError("FedRAN-secure needs the server's offer, which states the class list")
-        offer = unpack(message, FILE_LIMITS).of_kind(OFFER)
+        offer, classes, n_sites, data = self.received(message, data)
         require_same(phi.fingerprint, offer.header.fingerprint("fingerprint"), "client and offer")
-        classes = offer.header.labels("classes", FILE_LIMITS)
-        n_sites = offer.header.integer("n_sites", 1)
-        data = only_labelled(data)
-        H = phi(to_device(data.X, self.device))
         omega = Sketch.read(offer, self.out_features, self.width).omega(
             self.out_features, self.width, self.device
         )
-        total = sketch_sums(H, data.y, classes, omega)
-        require_few_rows(data, sum(total.sums.counts), self.most_rows)
+        total = sketch_sums(phi(to_device(data.X, self.device)), data.y, classes, omega)
         codes = self._fixed_point(phi.fingerprint, classes, n_sites).encode(total.vector(), n_sites)
-        fields = {"offer": offer.header.text("offer", 64)}
-        return phi, pack_integers(UPLOAD, fields, codes)
+        return phi, self.answer(offer, codes)
 
     def aggregate(
         self, state: ServerState, task: int, round_: int, uploads: Uploads
@@ -173,15 +220,7 @@ class FedRANSecure(AggregatorMethod):
         if len(uploads) > n_sites:
             raise Refused("uploads", f"at most {n_sites}, as the scales allow", len(uploads))
         fixed = self._fixed_point(state.phi.fingerprint, classes, n_sites)
-        digest = _digest(*self._offer(state, task))
-        codes = np.zeros(fixed.size, dtype=np.uint32)
-        for blob in uploads.values():
-            message = unpack(blob, FILE_LIMITS).of_kind(UPLOAD)
-            if message.header.text("offer", 64) != digest:
-                raise Refused(
-                    "offer", "an answer to the offer of this task", "one to another offer"
-                )
-            codes += read_integers(message, fixed.size)
+        codes = self.added(state, task, uploads, fixed.size)
         total = SketchSums.from_vector(fixed.decode(codes), classes, self.out_features, self._width)
         summary = sketch_to_summary(
             total,
@@ -198,17 +237,6 @@ class FedRANSecure(AggregatorMethod):
             if self.omega == "aware":
                 sketch = Sketch(None, *omega_codes(aware_omega(summary.factor, self.width, seed)))
         return self.solved(replace(state, sketch=sketch))
-
-    def _offer(self, state: SecureState, task: int) -> Parts:
-        sketch = state.sketch
-        fields = {
-            "classes": list(ordered(state.spec.task_classes[task])),
-            "n_sites": len(state.spec.clients),
-            "fingerprint": dict(state.phi.fingerprint.fields),
-            "omega_seed": None if sketch.seed is None else list(sketch.seed),
-            "step": sketch.step,
-        }
-        return fields, {} if sketch.codes is None else {"omega": sketch.codes}
 
     def _fixed_point(
         self, fingerprint: Fingerprint, classes: tuple[Label, ...], n_sites: int

@@ -4,57 +4,39 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import (
-    Array,
-    cast,
-    like,
-    linalg_errors,
-    namespace,
-    to_device,
-    to_numpy,
-)
+from fedran.core._linalg.arrays import Array, cast, like, linalg_errors, namespace, to_numpy
 from fedran.core._linalg.blas import matmul
-from fedran.core.errors import Refused
-from fedran.core.solve.head import Diagnosis, Head
-from fedran.core.solve.ridge import solve_gram
-from fedran.core.sums.accounts import Accounts
+from fedran.core.labels import Label
+from fedran.core.solve.head import Head
+from fedran.core.solve.ridge import Solution, solve_gram
 from fedran.core.sums.class_sums import ClassSums
 from fedran.core.sums.exact_sum import ExactSum
 from fedran.settings import at_least, share
-from fedran.wire.container import pack, unpack
-from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.analytic.base import (
-    LARGEST_GRAM,
+    FLOAT32_ROUNDING,
     FeatureMap,
     Positive,
     Raw,
     Width,
     WithBias,
-    labelled_rows,
-    require_range,
     softmax_regression,
     trained_head,
+    unbounded_head,
     unregularised_head,
 )
-from fedran_bench.methods.analytic.gram_based import GramServer, GramState
-from fedran_bench.methods.protocol import Claims, ClientData, Uploads
-
-FLOAT32_ROUNDING = float(np.finfo(np.float32).eps)
-"""Moments arrive in float32: differences below this share of them are rounding errors."""
+from fedran_bench.methods.analytic.gram_based import GramMethod, GramState
+from fedran_bench.methods.protocol import Claims
 
 
-class MomentMethod(GramServer, ABC):
-    """Clients send class sums, counts and the lower triangle of Z'Z, in float32.
-
-    These add over clients and tasks, so the server's moments are those of the pooled rows. The
-    last weight of the head is the intercept.
-    """
+class MomentMethod(GramMethod, ABC):
+    """The sums are those of the raw features; the last weight of the head is the intercept."""
 
     gram_dtype = "float64"
     sends = "packed (d, d) Gram of the raw features, class sums and counts, float32"
@@ -67,31 +49,13 @@ class MomentMethod(GramServer, ABC):
         """(d^2 + d C + C) x 4 bytes: the full matrix, a sum and a count of every class."""
         return 4 * (in_features**2 + in_features * n_classes + n_classes)
 
-    def feature_map(self, in_features: int, seed: int) -> WithBias:
+    def feature_map(self, in_features: int, seed: int) -> FeatureMap:
         """[Z, 1], the input of the head."""
         return WithBias(in_features)
 
-    def new_total(self, phi: FeatureMap) -> ExactSum:
-        """An empty sum over the raw features."""
-        return ExactSum(phi.in_features, self.gram_dtype, self.device, stack=False)
-
-    def client(
-        self, cstate: None, message: bytes, data: ClientData, seed: int
-    ) -> tuple[None, bytes]:
-        """The moments of the labelled rows, computed in float64 and rounded once."""
-        X, classes, codes = labelled_rows(data)
-        raw = Raw(X.shape[1])
-        total = self.new_total(raw)
-        total.add_rows(raw.blocks(to_device(X, self.device)), classes, codes)
-        return cstate, pack_moments(total)
-
-    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
-        """Check every upload, then add all, then solve."""
-        d = state.phi.in_features
-        parts = [unpack_moments(blob, d) for blob in uploads.values()]
-        for packed, sums, accounts in parts:
-            state.total.add_packed(packed.astype(np.float64), sums, accounts)
-        return self.solved(state)
+    def row_map(self, in_features: int, seed: int) -> FeatureMap:
+        """Z itself."""
+        return Raw(in_features)
 
 
 def within_scatter(total: ExactSum) -> Array:
@@ -100,56 +64,32 @@ def within_scatter(total: ExactSum) -> Array:
     return total.gram() - matmul(sums.means, sums.sums.T)
 
 
-def total_scatter(total: ExactSum) -> Array:
-    """The sum over all rows of (z - m)(z - m)', m the mean of all rows."""
-    sum_of_rows = namespace(total.class_sums.sums).sum(total.class_sums.sums, axis=1)[:, None]
-    return total.gram() - matmul(sum_of_rows, sum_of_rows.T) / sum(total.class_sums.counts)
-
-
 def gaussian_bias(means: Array, weights: Array) -> Array:
     """-1/2 m_c' w_c, (C,): the intercept of a Gaussian class with w_c = S^-1 m_c."""
     return -0.5 * namespace(means).sum(means * weights, axis=0)
+
+
+def lda_head(
+    solutions: Sequence[Solution], bias: Array, classes: tuple[Label, ...], lam: float, n_rows: int
+) -> Head:
+    """The mean of the weights of some models, one below the other, and their intercepts (C,)."""
+    first, rows = solutions[0], [solution.weights / len(solutions) for solution in solutions]
+    return unbounded_head(
+        namespace(bias).concat([*rows, bias[None, :]], axis=0),
+        classes,
+        f"LDA, {first.route}; no bound",
+        n_rows,
+        first.effective_rank,
+        lam=lam,
+        condition=(first.norm + lam) / lam,
+        residual=first.residual,
+    )
 
 
 def log_priors(sums: ClassSums) -> NDArray[np.float64]:
     """log(n_c / N), (C,)."""
     counts = np.array(sums.counts, dtype=np.float64)
     return np.log(counts / counts.sum())
-
-
-def pack_moments(total: ExactSum) -> bytes:
-    """A message of classes, counts, class sums (C, d) and the packed lower triangle of Z'Z."""
-    sums = total.class_sums
-    fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
-    with np.errstate(over="ignore"):
-        tensors = {
-            "gram": total.packed_gram().astype(np.float32),
-            "sums": to_numpy(sums.sums).T.astype(np.float32, order="C"),
-        }
-    for name, values in tensors.items():
-        if not np.all(np.isfinite(values)):
-            raise ValueError(f"the {name} of the features exceed float32; rescale the features")
-    return pack("moments", fields, tensors)
-
-
-def unpack_moments(blob: bytes, d: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
-    """Inverse of ``pack_moments``; refused unless some rows can have these moments per column."""
-    message = unpack(blob, FILE_LIMITS).of_kind("moments")
-    message.only("gram", "sums")
-    classes = message.header.labels("classes", FILE_LIMITS)
-    counts = message.header.integers("counts", len(classes), 1)
-    packed = message.tensor("gram", "F32", (d * (d + 1) // 2,))
-    rows = message.tensor("sums", "F32", (len(classes), d)).astype(np.float64)
-    require_range(packed, "gram", LARGEST_GRAM)
-    require_range(rows, "sums", LARGEST_GRAM)
-    diagonal = packed[np.cumsum([0, *range(d, 1, -1)])].astype(np.float64)
-    least = np.sum(rows**2 / np.array(counts, dtype=np.float64)[:, None], axis=0)
-    if not np.all(diagonal >= least * (1 - 4 * FLOAT32_ROUNDING)):
-        column = int(np.argmin(diagonal - least))
-        expected = f"at least {least[column]:g} on the diagonal in column {column}, from the sums"
-        raise Refused("gram", expected, diagonal[column])
-    accounts = Accounts(sum(counts), float(diagonal.sum()))
-    return packed, ClassSums(classes, rows.T, tuple(counts)), accounts
 
 
 @dataclass(frozen=True)
@@ -174,7 +114,9 @@ class FedCGS(MomentMethod):
         sums, accounts = state.total.class_sums, state.total.accounts
         means = sums.means
         xp = namespace(means)
-        S = total_scatter(state.total) / max(accounts.n_rows - 1, 1)
+        whole = xp.sum(sums.sums, axis=1)[:, None]
+        scatter = state.total.gram() - matmul(whole, whole.T) / accounts.n_rows
+        S = scatter / max(accounts.n_rows - 1, 1)
         with linalg_errors():
             values, U = xp.linalg.eigh(S)
         known = values > FLOAT32_ROUNDING * accounts.mean_row_energy
@@ -208,30 +150,15 @@ class GHOFLLDA(MomentMethod):
 
     name = "GH-OFL (LDA)"
     claims = Claims(order_free=True, partition_free=True, exact=True)
-    verified = (
-        "partly: equals scikit-learn's LDA with the same shrinkage on pooled rows; "
-        "its published tables use other backbones"
-    )
+    verified = "partly: equals scikit-learn's LDA on pooled rows; its tables use other backbones"
 
     def solve(self, state: GramState) -> Head:
         """One factorisation of a (d, d) matrix."""
         sums, n_rows = state.total.class_sums, state.total.accounts.n_rows
         S, lam = pooled_covariance(state.total, self.shrinkage)
         solution = solve_gram(S, sums.means, lam)
-        W = solution.weights
-        xp = namespace(W)
-        bias = gaussian_bias(sums.means, W) + like(log_priors(sums), W)
-        diagnosis = Diagnosis(
-            route=f"LDA, {solution.route}; no bound",
-            lam=lam,
-            f=0.0,
-            n_rows=n_rows,
-            effective_rank=solution.effective_rank,
-            condition=min((solution.norm + lam) / lam, sys.float_info.max),
-            residual=solution.residual,
-        )
-        weights = xp.concat([W, bias[None, :]], axis=0)
-        return Head(cast(weights, "float32"), sums.classes, diagnosis)
+        bias = gaussian_bias(sums.means, solution.weights)
+        return lda_head([solution], bias + like(log_priors(sums), bias), sums.classes, lam, n_rows)
 
 
 @dataclass(frozen=True)
@@ -268,10 +195,7 @@ class GHOFLFisherMix(MomentMethod):
 
     name = "GH-OFL (FisherMix)"
     claims = Claims(order_free=True, partition_free=True, exact=True)
-    verified = (
-        "partly: its subspace equals scipy's generalised eigenvectors, its training torch's AdamW, "
-        "its limit LDA; its published tables use other backbones"
-    )
+    verified = "partly: subspace, training and limit tested; its tables use other backbones"
 
     def solve(self, state: GramState) -> Head:
         """Draw rows of every class in the subspace, train the head there, map it back."""

@@ -1,7 +1,8 @@
-"""Methods on an exact Gram: their messages and server; Exact, Fed3R and STSA."""
+"""Methods on an exact Gram: their message and server; Exact, Fed3R and STSA."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -9,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import namespace, to_device, to_numpy
+from fedran.core.errors import Refused
 from fedran.core.solve.head import Head
 from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 from fedran.core.sums.exact_sum import ExactSum
-from fedran.wire.container import Container, pack, unpack
+from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.analytic.base import (
+    FLOAT32_ROUNDING,
     LARGEST_GRAM,
     AnalyticMethod,
     FeatureMap,
@@ -36,14 +39,17 @@ from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
 @dataclass
 class GramState:
-    """The feature map, the exact sum over all rows, and the newest head."""
+    """The feature map of the head, the exact sum over all rows, and the newest head."""
 
+    spec: Spec
     phi: FeatureMap
     total: ExactSum
     seed: int = 0
     lam: float | None = None
     """The ridge parameter, where the method searched for it."""
     head: Head | None = None
+    more: Sequence[ExactSum] = ()
+    """The sums of further models, of which the head is the mean."""
 
 
 class GramServer(AnalyticMethod):
@@ -55,17 +61,32 @@ class GramServer(AnalyticMethod):
     """The ridge parameter; none for our rule."""
 
     def feature_map(self, in_features: int, seed: int) -> FeatureMap:
-        """The map that every client applies to the features."""
+        """The map whose output the head takes."""
         return self.random_features(in_features, seed)
+
+    def row_map(self, in_features: int, seed: int) -> FeatureMap:
+        """The map whose output is summed: that of the head, or without its constant column."""
+        return self.feature_map(in_features, seed)
 
     def init(self, spec: Spec, seed: int) -> GramState:
         """Nothing seen yet."""
-        phi = self.feature_map(spec.in_features, seed)
-        return GramState(phi, self.new_total(phi), seed)
+        d = spec.in_features
+        total = self.new_total(self.row_map(d, seed).out_features)
+        return GramState(spec, self.feature_map(d, seed), total, seed)
 
-    def new_total(self, phi: FeatureMap) -> ExactSum:
+    def new_total(self, out_features: int) -> ExactSum:
         """An empty sum."""
-        return ExactSum(phi.out_features, self.gram_dtype, self.device, stack=False)
+        return ExactSum(out_features, self.gram_dtype, self.device, stack=False)
+
+    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
+        """Check every upload, then add all, then solve."""
+        for part in [self.unpack(blob, state.total.out_features) for blob in uploads.values()]:
+            state.total.add_packed(*part)
+        return self.solved(state)
+
+    def unpack(self, blob: bytes, M: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
+        """Packed Gram, class sums and accounts of an upload."""
+        return unpack_gram(blob, M)
 
     def solve(self, state: GramState) -> Head:
         """W = (G + lambda I)^-1 B."""
@@ -79,9 +100,12 @@ class GramServer(AnalyticMethod):
 
 
 class GramMethod(GramServer):
-    """Every client sends the lower triangle of H'H and its class sums, in float32."""
+    """Every client sends class sums, counts and the lower triangle of H'H, in float32.
 
-    sends = "packed (M, M) Gram and class sums, float32"
+    These add over clients and tasks, so the server's sums are those of the pooled rows.
+    """
+
+    sends = "packed (M, M) Gram, class sums and counts, float32"
 
     def formula(self, in_features: int, n_classes: int) -> int:
         """(M^2 + M C) x 8 bytes: the full matrix in float64."""
@@ -91,39 +115,56 @@ class GramMethod(GramServer):
     def client(
         self, cstate: FeatureMap | None, message: bytes, data: ClientData, seed: int
     ) -> tuple[FeatureMap, bytes]:
-        """Gram and class sums of the labelled rows."""
-        phi = cstate or self.feature_map(data.X.shape[1], seed)
+        """The sums of the labelled rows."""
+        phi = cstate or self.row_map(data.X.shape[1], seed)
         X, classes, codes = labelled_rows(data)
-        total = self.new_total(phi)
+        total = self.new_total(phi.out_features)
         total.add_rows(phi.blocks(to_device(X, self.device)), classes, codes)
-        sums, accounts = total.class_sums, total.accounts
-        fields = {
-            "classes": list(sums.classes),
-            "accounts": {"n_rows": accounts.n_rows, "energy": accounts.energy},
+        return phi, pack_gram(total)
+
+
+def pack_gram(total: ExactSum, kind: str = "gram") -> bytes:
+    """A message of classes, counts, class sums (C, M) and the packed lower triangle of H'H."""
+    sums = total.class_sums
+    fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
+    with np.errstate(over="ignore"):
+        tensors = {
+            "gram": total.packed_gram().astype(np.float32, copy=False),
+            "sums": to_numpy(sums.sums).T.astype(np.float32, order="C"),
         }
-        rows = to_numpy(sums.sums).T.astype(np.float32, order="C")
-        return phi, pack("gram", fields, {"gram": total.packed_gram(), "sums": rows})
-
-    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
-        """Check every upload, then add all, then solve."""
-        M = state.phi.out_features
-        for part in [_read(unpack(blob, FILE_LIMITS), M) for blob in uploads.values()]:
-            state.total.add_packed(*part)
-        return self.solved(state)
+    for name, values in tensors.items():
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"the {name} of the features exceed float32; rescale the features")
+    return pack(kind, fields, tensors)
 
 
-def _read(message: Container, M: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
-    """The packed Gram, the class sums and the accounts of an upload."""
-    header = message.of_kind("gram").header
-    classes = header.labels("classes", FILE_LIMITS)
+def unpack_gram(
+    blob: bytes, M: int, kind: str = "gram"
+) -> tuple[NDArray[Any], ClassSums, Accounts]:
+    """Inverse of ``pack_gram``; refused unless some rows can have these sums in every column.
+
+    Messages of other kinds hold products H'R with other targets than classes.
+    """
+    message = unpack(blob, FILE_LIMITS).of_kind(kind)
+    message.only("gram", "sums")
+    classes = message.header.labels("classes", FILE_LIMITS)
+    counts = message.header.integers("counts", len(classes), 1 if kind == "gram" else 0)
     packed = message.tensor("gram", "F32", (M * (M + 1) // 2,))
     rows = message.tensor("sums", "F32", (len(classes), M)).astype(np.float64)
     require_range(packed, "gram", LARGEST_GRAM)
     require_range(rows, "sums", LARGEST_GRAM)
-    section = header.section("accounts")
-    accounts = Accounts(section.integer("n_rows"), section.number("energy"))
-    # These messages carry no counts, and no solve needs them.
-    return packed, ClassSums(classes, rows.T, (0,) * len(classes)), accounts
+    diagonal = packed[np.cumsum([0, *range(M, 1, -1)])].astype(np.float64)
+    accounts = Accounts(sum(counts), float(diagonal.sum()))
+    found = packed, ClassSums(classes, rows.T, tuple(counts)), accounts
+    if kind != "gram":
+        return found
+    least = np.sum(rows**2 / np.array(counts, dtype=np.float64)[:, None], axis=0)
+    rounding = FLOAT32_ROUNDING * (4 + sum(counts))  # of a sum over the rows, in float32
+    if not np.all(diagonal >= least * (1 - rounding)):
+        column = int(np.argmin(diagonal - least))
+        expected = f"at least {least[column]:g} on the diagonal in column {column}, from the sums"
+        raise Refused("gram", expected, diagonal[column])
+    return found
 
 
 @dataclass(frozen=True)

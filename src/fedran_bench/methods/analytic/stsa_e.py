@@ -24,17 +24,10 @@ from fedran_bench.methods.analytic.base import (
     require_range,
 )
 from fedran_bench.methods.analytic.gram_based import GramState, StsaServer
-from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
+from fedran_bench.methods.protocol import Claims, ClientData, Uploads
 
 Chunk = tuple[NDArray[Any], int]
 """The sum s (M,) and the number of the rows of one class in one chunk."""
-
-
-@dataclass
-class ChunkState(GramState):
-    """A Gram state that also knows how many clients the federation has."""
-
-    n_clients: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,11 +58,6 @@ class STSAE(StsaServer):
         M, C = self.out_features, n_classes
         return 8 * (self.dummies * C * (M + 1) + M * C)
 
-    def init(self, spec: Spec, seed: int) -> ChunkState:
-        """Nothing seen yet; K is fixed by the federation."""
-        start = super().init(spec, seed)
-        return ChunkState(start.phi, start.total, n_clients=len(spec.clients))
-
     def client(
         self, cstate: FeatureMap | None, message: bytes, data: ClientData, seed: int
     ) -> tuple[FeatureMap, bytes]:
@@ -89,27 +77,24 @@ class STSAE(StsaServer):
         }
         return phi, pack("chunk-sums", fields, {"sums": sums.T.astype(np.float32)})
 
-    def aggregate(self, state: ChunkState, task: int, round_: int, uploads: Uploads) -> GramState:
+    def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Estimate the task's Gram from all chunks, add it, solve."""
         found: dict[Label, list[Chunk]] = {}
         for blob in uploads.values():
             for c, chunk in _chunks(blob, self.out_features):
                 found.setdefault(c, []).append(chunk)
         for c, held in found.items():
-            self._add_class(state, c, held)
+            S, n = np.stack([s for s, _ in held]), np.array([n for _, n in held], dtype=np.float64)
+            p = S.sum(axis=0, dtype=np.float64)
+            K = len(n) if self.corrected else len(state.spec.clients) * self.dummies
+            a, b = weights(n.sum(), K)
+            factor = S * np.sqrt(a / n).astype(np.float32)[:, None]
+            state.total.add_factor(factor.T)
+            state.total.subtract_factor((np.sqrt(b) * p)[:, None])
+            state.total.class_sums += ClassSums((c,), p[:, None], (int(n.sum()),))
+            energy = float(np.sum(factor * factor, dtype=np.float64) - b * (p @ p))
+            state.total.accounts += Accounts(int(n.sum()), max(energy, 0.0))
         return self.solved(state)
-
-    def _add_class(self, state: ChunkState, c: Label, held: list[Chunk]) -> None:
-        S, n = np.stack([s for s, _ in held]), np.array([n for _, n in held], dtype=np.float64)
-        p = S.sum(axis=0, dtype=np.float64)
-        K = len(n) if self.corrected else state.n_clients * self.dummies
-        a, b = weights(n.sum(), K)
-        factor = S * np.sqrt(a / n).astype(np.float32)[:, None]
-        state.total.add_factor(factor.T)
-        state.total.subtract_factor((np.sqrt(b) * p)[:, None])
-        state.total.class_sums += ClassSums((c,), p[:, None], (int(n.sum()),))
-        energy = float(np.sum(factor * factor, dtype=np.float64) - b * (p @ p))
-        state.total.accounts += Accounts(int(n.sum()), max(energy, 0.0))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedran.settings import at_least, below_one, positive
 from fedran_bench.methods.prompted.base import PromptedMethod
 from fedran_bench.methods.prompted.frozen_vit import Embedded, find_weights
+from fedran_bench.methods.prompted.lora import random_down
 from fedran_bench.methods.trained.fedavg import ServerState
 from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
 from fedran_bench.methods.trained.local_training import ClientRound, seeded_random
@@ -57,13 +58,10 @@ class AdapterTuning(PromptedMethod):
     averaging: Averaging = "unweighted"
     """All clients count equally, or in proportion to their rows."""
 
-    title: ClassVar[str] = "Adapters"
-    uses_query: ClassVar[bool] = False
-    sends: ClassVar[str] = "adapters and a cosine classifier in every round of the fine-tuning"
-    verified: ClassVar[str] = (
-        "fine-tuning partly: adapters, classifier and averaging against hand-written ones, images "
-        "are not augmented"
-    )
+    title = "Adapters"
+    uses_query = False
+    sends = "adapters and a cosine classifier in every round of the fine-tuning"
+    verified = "fine-tuning partly: parts tested, images are not augmented"
 
     @property
     def width(self) -> int:
@@ -77,19 +75,19 @@ class AdapterTuning(PromptedMethod):
 
     def start_task(self, state: ServerState) -> ServerState:
         """Adapters that change nothing yet, and a classifier over the classes of the task."""
-        sizes, h = self.vit.sizes, self.bottleneck
-        random = seeded_random("adapters", state.seed)
-        down = 2 * torch.rand((sizes.depth, h, sizes.width), generator=random) - 1
-        new = {
-            # Uniform in +-1 / sqrt(width): Kaiming's rule with a = sqrt 5.
-            "down.weight": down / math.sqrt(sizes.width),
-            "down.bias": torch.zeros(sizes.depth, h),
-            "up.weight": torch.zeros(sizes.depth, sizes.width, h),
-            "up.bias": torch.zeros(sizes.depth, sizes.width),
-            "head.scale": torch.ones(1),
-        }
+        new = {**self.new_adapters(state.seed), "head.scale": torch.ones(1)}
         new = {name: tensor.to(self.torch_device) for name, tensor in new.items()}
         return replace(state, weights={"head.weight": state.weights["head.weight"], **new})
+
+    def new_adapters(self, seed: int) -> Weights:
+        """Adapters that change nothing."""
+        depth, width, h = self.vit.sizes.depth, self.vit.sizes.width, self.bottleneck
+        return {
+            "down.weight": random_down(depth, h, width, random=seeded_random("adapters", seed)),
+            "down.bias": torch.zeros(depth, h),
+            "up.weight": torch.zeros(depth, width, h),
+            "up.bias": torch.zeros(depth, width),
+        }
 
     def first_trained(self, task: int, known: int) -> dict[str, int]:
         """Everything."""
@@ -132,15 +130,7 @@ class AdapterTuning(PromptedMethod):
     def adapted_features(self, adapters: bytes, X: NDArray[Any]) -> NDArray[np.float32]:
         """Features (n, width) of uint8 images (n, h, w, 3), always computed in float32."""
         received = unpack_tensors(ADAPTERS, adapters, self.torch_device).tensors
-        sizes, h = self.vit.sizes, self.bottleneck
-        shapes = (
-            (sizes.depth, h, sizes.width),
-            (sizes.depth, h),
-            (sizes.depth, sizes.width, h),
-            (sizes.depth, sizes.width),
-        )
-        like = {name: torch.empty(s) for name, s in zip(PARTS, shapes, strict=True)}
-        weights = check_weights(received, like, "the adapters")
+        weights = check_weights(received, self.new_adapters(0), "the adapters")
         exact = replace(self, precision="float32")
         found = exact.evaluate(X, lambda part: exact.features(weights, part))
         return np.asarray(found.cpu().numpy())

@@ -132,10 +132,6 @@ class PromptedMethod(FedAvg, ABC):
         """Scores (n, C) of all classes in the order of the head's rows."""
         return torch.nn.functional.linear(features, weights["head.weight"], weights["head.bias"])
 
-    def rate_of(self, name: str) -> float:
-        """The learning rate of a trained tensor."""
-        return self.lr if self.head_lr is None or not name.startswith("head.") else self.head_lr
-
     def require_possible(self, n_tasks: int) -> None:
         """ValueError where the settings do not suit device or ViT. The runner asks first."""
         require_gpu(self.execution, self.torch_device)

@@ -7,7 +7,7 @@ Continual Learning", 2023, with components and head averaged over clients.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from fedran.settings import Rule, at_least
 from fedran_bench.methods.prompted.base import PromptedMethod, add_rows
@@ -40,15 +40,9 @@ class FedCODAPrompt(PromptedMethod):
     blocks: Annotated[int, at_least(1)] = 5
     """Number of first blocks that have a prompt."""
 
-    title: ClassVar[str] = "Fed-CODA-Prompt"
-    sends: ClassVar[str] = (
-        "components, keys and attention vectors of the task, head rows of its classes, float32, "
-        "every round"
-    )
-    verified: ClassVar[str] = (
-        "partly: prompts, start, loss and averaging against hand-written ones; widths are rescaled "
-        "for the ViT at hand, accuracy was not compared with published figures"
-    )
+    title = "Fed-CODA-Prompt"
+    sends = "components, keys and attention vectors of the task, its head rows, every round"
+    verified = "partly: prompts, loss and averaging tested; widths rescaled, accuracy not compared"
 
     def require_possible(self, n_tasks: int) -> None:
         """ValueError also where the ViT has too few blocks, or is too narrow for the components."""

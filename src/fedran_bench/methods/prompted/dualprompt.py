@@ -7,7 +7,7 @@ with the prompts, keys and head averaged over clients.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from fedran.settings import at_least, positive
 from fedran_bench.methods.prompted.base import PromptedMethod, add_rows
@@ -48,14 +48,9 @@ class FedDualPrompt(PromptedMethod):
     flavour: Literal["corrected", "as_published"] = "corrected"
     """Which version of the method runs."""
 
-    title: ClassVar[str] = "Fed-DualPrompt"
-    sends: ClassVar[str] = (
-        "general prompt, the task's prompt and key, head rows of its classes, float32, every round"
-    )
-    verified: ClassVar[str] = (
-        "partly: loss, prompt choice and averaging against hand-written ones; widths are rescaled "
-        "for the ViT at hand, accuracy was not compared with published figures"
-    )
+    title = "Fed-DualPrompt"
+    sends = "general prompt, the task's prompt and key, its head rows, float32, every round"
+    verified = "partly: loss, choice and averaging tested; widths rescaled, accuracy not compared"
 
     def require_possible(self, n_tasks: int) -> None:
         """ValueError also where the ViT has too few blocks."""

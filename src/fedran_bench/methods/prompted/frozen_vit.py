@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedran.data.catalogue import VARIABLE
+from fedran.data.catalogue import VARIABLE, data_file
 from fedran_bench.methods.trained.lazy_torch import Tensor, load_torch, torch
 from fedran_bench.methods.trained.local_training import Precision
 
@@ -98,9 +98,10 @@ def prepare(images: Tensor, preprocess: Preprocessing) -> Tensor:
     n, _, height, width = images.shape
     goal = preprocess.resized_shape(height, width)
     x = images.float()
+    resize = partial(torch.nn.functional.interpolate, align_corners=False, antialias=True)
     for size in ((height, goal[1]), goal):
         if tuple(x.shape[2:]) != size:
-            x = _resize(x, size, preprocess.interpolation) if n else x.new_zeros(0, 3, *size)
+            x = resize(x, size, mode=preprocess.interpolation) if n else x.new_zeros(0, 3, *size)
             x = (x + 0.5).floor().clamp(0, 255) if preprocess.rounded else x
     x = x.clamp(0, 255)
     if preprocess.crop is not None:
@@ -109,10 +110,6 @@ def prepare(images: Tensor, preprocess: Preprocessing) -> Tensor:
         x = x[:, :, top : top + high, left : left + wide]
     mean, std = (x.new_tensor(v).view(1, 3, 1, 1) for v in (preprocess.mean, preprocess.std))
     return (x - mean) / std
-
-
-def _resize(x: Tensor, size: tuple[int, int], how: str) -> Tensor:
-    return torch.nn.functional.interpolate(x, size, mode=how, align_corners=False, antialias=True)
 
 
 @lru_cache(maxsize=4)
@@ -142,13 +139,7 @@ def vit_sizes(path: str) -> Sizes:
 def find_weights(path: str) -> Path:
     """A file or folder in the current folder, or below the folder that FEDRAN_DATA names."""
     found = Path(path).expanduser()
-    root = os.environ.get(VARIABLE)
-    if not found.exists() and root and not found.is_absolute():
-        found = Path(root).expanduser() / path
-    if not found.exists():
-        where = f"{VARIABLE}={root}" if root else f"{VARIABLE}, which is not set"
-        raise FileNotFoundError(
-            f"{path}: expected the weights of a ViT (.safetensors with timm's names, or a folder "
-            f"of transformers) in the current folder or below {where}"
-        )
-    return found
+    if found.exists():
+        return found
+    below = Path(os.environ.get(VARIABLE, "")).expanduser() / path
+    return below if below.is_dir() else data_file(path, "the weights of a ViT")

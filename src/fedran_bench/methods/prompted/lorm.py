@@ -7,7 +7,7 @@ Learning", 2025.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from fedran.settings import at_least, between, positive
 from fedran_bench.methods.prompted.base import PromptedMethod
@@ -56,16 +56,11 @@ class LoRM(PromptedMethod):
     damping: Annotated[float, between(0, 1)] = 0.5
     """Factor of the off-diagonal entries of Grams."""
 
-    title: ClassVar[str] = "LoRM"
-    uses_query: ClassVar[bool] = False
-    has_closing_round: ClassVar[bool] = True
-    sends: ClassVar[str] = (
-        "one LoRA factor, Grams of the inputs of all layers, head rows, float32, every round"
-    )
-    verified: ClassVar[str] = (
-        "partly: merges equal dense least squares; Grams are those of the local model of the "
-        "task, accuracy was not compared with published figures"
-    )
+    title = "LoRM"
+    uses_query = False
+    has_closing_round = True
+    sends = "one LoRA factor, Grams of the inputs of all layers, head rows, float32, every round"
+    verified = "partly: merges equal dense least squares; accuracy was not compared"
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         """(out, in) of each kind of layer."""

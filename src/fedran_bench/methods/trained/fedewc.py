@@ -44,10 +44,7 @@ class FedEWC(TrainedMethod):
     """Weight of the penalty."""
 
     title = "FedEWC"
-    verified = (
-        "partly: Fisher, penalty and pull of the anchor tested; the schedule is that of the "
-        "published code, its accuracy was not checked"
-    )
+    verified = "partly: Fisher, penalty and pull of the anchor tested; accuracy was not checked"
     has_closing_round = True
 
     def loss_memory(self, client: ClientRound) -> Memory:

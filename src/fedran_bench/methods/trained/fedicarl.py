@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.settings import at_least, positive
+from fedran.settings import at_least
 from fedran_bench.methods.trained.fedavg import ServerState
 from fedran_bench.methods.trained.lazy_torch import Tensor, torch
 from fedran_bench.methods.trained.local_training import ClientRound, Memory
-from fedran_bench.methods.trained.method import TrainedMethod
+from fedran_bench.methods.trained.method import FedLwF
 from fedran_bench.methods.trained.rows import Rows, as_tensor
 from fedran_bench.methods.trained.weights import evaluate, teacher_network
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FediCaRL(TrainedMethod):
+class FediCaRL(FedLwF):
     """Cross-entropy over all logits on new rows and exemplars, plus distillation.
 
     ``corrected``: every client keeps at most ``memory_size`` exemplars of its rows, the same
@@ -36,19 +36,12 @@ class FediCaRL(TrainedMethod):
     """Exemplars per client."""
     strength: Annotated[float, at_least(0)] = 1.0
     """Weight of the distillation term."""
-    temperature: Annotated[float, positive] = 2.0
-    """Temperature of the distillation."""
     flavour: Literal["corrected", "as_published"] = "corrected"
     """Which version of the method runs."""
 
     title = "FediCaRL"
-    verified = (
-        "partly: herding, buffer, nearest mean and loss tested; the schedule is that of the "
-        "published code, its accuracy was not checked"
-    )
+    verified = "partly: herding, buffer, nearest mean and loss tested; accuracy was not checked"
     new_classes_only = False
-    has_closing_round = True
-    keeps_teacher = True
 
     def training_rows(self, client: ClientRound) -> Rows:
         """The task's rows and the exemplars."""
@@ -59,10 +52,6 @@ class FediCaRL(TrainedMethod):
             drawn = torch.randperm(len(exemplars), generator=client.random)[: self.memory_size]
             exemplars = exemplars[drawn.to(exemplars.codes.device)]
         return client.rows + exemplars
-
-    def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
-        """Cross-entropy over all logits + strength x distillation of the old ones."""
-        return self.distilled_loss(client, X, codes, self.strength, self.temperature)
 
     def close_task(self, client: ClientRound) -> Memory:
         """Update the exemplars; send the sum of their unit features per class."""

@@ -166,11 +166,7 @@ def fit(
 
 
 def epoch(
-    rows: Rows,
-    schedule: Schedule,
-    random: Any,
-    device: str,
-    replay: Replay | None = None,
+    rows: Rows, schedule: Schedule, random: Any, device: str, replay: Replay | None = None
 ) -> Iterator[tuple[Tensor, ...]]:
     """The batches of one epoch: X, class numbers, and replayed images where there are any.
 

@@ -97,19 +97,6 @@ class TrainedMethod(FedAvg, Schedule, ABC):
         """Cross-entropy over the classes of the task, or over all classes so far."""
         return cross_entropy(logits, codes, client.known if self.new_classes_only else 0)
 
-    def distilled_loss(
-        self, client: ClientRound, X: Tensor, codes: Tensor, strength: float, temperature: float
-    ) -> Tensor:
-        """``classification_loss`` + strength x distillation of the old logits on the same rows."""
-        x = network_input(X)
-        logits = client.student(x)
-        value = self.classification_loss(client, logits, codes)
-        if client.teacher is None:
-            return value
-        with torch.no_grad():
-            soft = client.teacher(x)
-        return value + strength * distillation(logits, soft, temperature)
-
     def training_rows(self, client: ClientRound) -> Rows:
         """The rows that a client trains on: those of the task, and replay where a method has it."""
         return client.rows
@@ -184,10 +171,7 @@ class Finetune(TrainedMethod):
     """Cross-entropy over the logits of the task's own classes."""
 
     title = "Finetune"
-    verified = (
-        "partly: loss and averaging against hand-written ones; the schedule is that of the "
-        "published code, its accuracy was not checked"
-    )
+    verified = "partly: loss and averaging tested, schedule as published; accuracy was not checked"
 
     def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
         """Cross-entropy over the logits of the new classes."""
@@ -204,13 +188,17 @@ class FedLwF(TrainedMethod):
     """Temperature of the distillation."""
 
     title = "FedLwF"
-    verified = (
-        "partly: loss, frozen teacher and averaging tested; the schedule is that of the published "
-        "code, its accuracy was not checked"
-    )
+    verified = "partly: loss, frozen teacher and averaging tested; accuracy was not checked"
     has_closing_round = True
     keeps_teacher = True
 
     def loss(self, client: ClientRound, X: Tensor, codes: Tensor) -> Tensor:
-        """Cross-entropy over the new logits + strength x distillation of the old ones."""
-        return self.distilled_loss(client, X, codes, self.strength, self.temperature)
+        """``classification_loss`` + strength x distillation of the old logits on the same rows."""
+        x = network_input(X)
+        logits = client.student(x)
+        value = self.classification_loss(client, logits, codes)
+        if client.teacher is None:
+            return value
+        with torch.no_grad():
+            soft = client.teacher(x)
+        return value + self.strength * distillation(logits, soft, self.temperature)

@@ -14,13 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedran_bench.methods.trained.lazy_torch import Tensor, torch
-from fedran_bench.methods.trained.local_training import (
-    ClientRound,
-    Loss,
-    Memory,
-    Schedule,
-    Step,
-)
+from fedran_bench.methods.trained.local_training import ClientRound, Loss, Memory, Schedule, Step
 
 if TYPE_CHECKING:
     from fedran_bench.methods.trained.networks import Network

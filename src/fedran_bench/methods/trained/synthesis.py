@@ -11,15 +11,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from fedran_bench.methods.trained.local_training import Precision, autocast
+from fedran_bench.methods.trained.local_training import autocast
 from fedran_bench.methods.trained.networks import Network, initialise
 from fedran_bench.methods.trained.recorded import Replays
 from fedran_bench.methods.trained.rows import augment, normalise, to_device_async
+
+if TYPE_CHECKING:
+    from fedran_bench.methods.trained.target import TARGET
 
 NOISE = 256
 """Dimensions of the generator's input."""
@@ -30,19 +33,6 @@ MOMENTUM = 0.9
 """Share of earlier rounds in the batch statistics that are compared with the teacher's."""
 STUDENT_TEMPERATURE, STUDENT_BATCH = 20.0, 256
 STUDENT_LR, MIN_STUDENT_LR, COSINE_ROUNDS = 0.2, 2e-4, 200
-
-
-@dataclass(frozen=True)
-class SynthesisPlan:
-    """How much is synthesised, in which precision, and whether the student's steps are replayed."""
-
-    rounds: int
-    warmup: int
-    steps: int
-    distillation_steps: int
-    batch: int
-    precision: Precision = "float32"
-    recorded: bool = False
 
 
 class Generator(nn.Module):
@@ -74,47 +64,42 @@ class Generator(nn.Module):
 
 
 class Synthesis:
-    """Images of all classes of a frozen teacher. The student is overwritten.
+    """Images of all classes of a frozen teacher, as ``plan`` says. The student is overwritten.
 
     Holds the generator, the student and their optimisers.
     """
 
     def __init__(
-        self,
-        teacher: Network,
-        student: Network,
-        size: int,
-        plan: SynthesisPlan,
-        seed: int,
-        device: str,
+        self, teacher: Network, student: Network, size: int, plan: TARGET, seed: int
     ) -> None:
         self.teacher, self.student = teacher, student
-        self.size, self.plan, self.device = size, plan, device
+        self.size, self.plan, self.device = size, plan, plan.torch_device
+        device, recorded = self.device, plan.execution != "eager"
         self.random = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.generator = Generator(size).to(device)
         self.generator_optimiser = torch.optim.Adam(
-            self.generator.parameters(), GENERATOR_LR * plan.steps, betas=BETAS
+            self.generator.parameters(), GENERATOR_LR * plan.generator_steps, betas=BETAS
         )
         initialise(student, seed)
         self.student_optimiser = torch.optim.SGD(
             student.parameters(),
             # A replayed step reads a changed rate only from a tensor.
-            torch.tensor(STUDENT_LR, device=device) if plan.recorded else STUDENT_LR,
+            torch.tensor(STUDENT_LR, device=device) if recorded else STUDENT_LR,
             momentum=0.9,
             weight_decay=1e-4,
-            fused=plan.recorded or None,
+            fused=recorded or None,
         )
         self.student_loss = torch.tensor(math.nan, device=device)
-        self.student_step = self._replayed() if plan.recorded else self._student_step
+        self.student_step = self._replayed() if recorded else self._student_step
         self.statistics = BatchNormDistance(teacher)
 
     def run(self) -> Tensor:
         """All rounds: images (n, 3, s, s) in uint8."""
         made = torch.zeros((0, 3, self.size, self.size), dtype=torch.uint8, device=self.device)
         with self.statistics:
-            for number in range(self.plan.rounds):
+            for number in range(self.plan.synthesis_rounds):
                 distils = number >= self.plan.warmup
                 images, _ = self.make_images(self.student.eval() if distils else None)
                 made = torch.cat([made, images])
@@ -129,7 +114,7 @@ class Synthesis:
     def make_images(self, student: Network | None) -> tuple[Tensor, list[float]]:
         """The best batch of a copy of the generator, and its losses; a step of the generator."""
         copied = copy.deepcopy(self.generator).train()
-        n, random = self.plan.batch, self.random
+        n, random = self.plan.synthetic_batch, self.random
         z = torch.randn((n, NOISE), generator=random).to(self.device).requires_grad_()
         labels = torch.randint(len(self.teacher.head.bias), (n,), generator=random)
         labels = labels.to(self.device)
@@ -140,7 +125,7 @@ class Synthesis:
         )
         self.generator_optimiser.zero_grad(set_to_none=False)
         least, best, losses = math.inf, None, []
-        for _ in range(self.plan.steps):
+        for _ in range(self.plan.generator_steps):
             images = copied(z)
             loss = self.generator_loss(images, labels, student)
             losses.append(float(loss.detach()))
@@ -200,7 +185,7 @@ class Synthesis:
 
     def _set_student_lr(self, lr: float) -> None:
         (group,) = self.student_optimiser.param_groups
-        if self.plan.recorded:
+        if torch.is_tensor(group["lr"]):
             group["lr"].fill_(lr)
         else:
             group["lr"] = lr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fedran.settings import at_least, positive
+from fedran.settings import at_least
 from fedran_bench.methods.protocol import Spec
 from fedran_bench.methods.trained.fedavg import ServerState
 from fedran_bench.methods.trained.lazy_torch import Tensor, torch
@@ -16,13 +16,13 @@ from fedran_bench.methods.trained.local_training import (
     fast_convolutions,
     stable_seed,
 )
-from fedran_bench.methods.trained.method import TrainedMethod
+from fedran_bench.methods.trained.method import FedLwF
 from fedran_bench.methods.trained.rows import Replay, network_input
 from fedran_bench.methods.trained.weights import student_network, teacher_network
 
 
 @dataclass(frozen=True)
-class TARGET(TrainedMethod):
+class TARGET(FedLwF):
     """New-class cross-entropy plus distillation on synthetic images of the old classes.
 
     Synthesis continues after the warm-up, so that the student is distilled and the adversarial
@@ -35,8 +35,6 @@ class TARGET(TrainedMethod):
     """The network that is trained on images."""
     strength: Annotated[float, at_least(0)] = 25.0
     """Weight of the distillation term."""
-    temperature: Annotated[float, positive] = 2.0
-    """Temperature of the distillation."""
     synthesis_rounds: Annotated[int, at_least(1)] = 40
     """Synthesis rounds per task."""
     warmup: Annotated[int, at_least(0)] = 20
@@ -49,12 +47,7 @@ class TARGET(TrainedMethod):
     """Synthetic images per synthesis round."""
 
     title = "TARGET"
-    verified = (
-        "partly: losses, generator, distillation and replay tested; the schedule is that of the "
-        "published code, its accuracy was not checked"
-    )
-    has_closing_round = True
-    keeps_teacher = True
+    verified = "partly: losses, generator, distillation and replay tested; accuracy was not checked"
 
     def init(self, spec: Spec, seed: int) -> ServerState:
         """The initial weights. Images of a size that the generator cannot make are an error."""
@@ -67,28 +60,18 @@ class TARGET(TrainedMethod):
 
     def finish_training(self, state: ServerState) -> ServerState:
         """Make synthetic images from the final model, except after the last task."""
-        from fedran_bench.methods.trained.synthesis import Synthesis, SynthesisPlan
+        from fedran_bench.methods.trained.synthesis import Synthesis
 
         if state.task + 1 >= len(state.spec.task_classes):
             state.extra.pop("synthetic", None)
             return state
-        plan = SynthesisPlan(
-            self.synthesis_rounds,
-            self.warmup,
-            self.generator_steps,
-            self.distillation_steps,
-            self.synthetic_batch,
-            self.precision,
-            self.execution != "eager",
-        )
         teacher = teacher_network(self.network, state.weights, self.torch_device)
         student = student_network(self.network, state.weights, self.torch_device)
         seed = stable_seed("synthesis", state.seed, state.task)
         assert state.spec.image_size is not None
         size = state.spec.image_size
         with fast_convolutions(self.precision == "bfloat16"):
-            made = Synthesis(teacher, student, size, plan, seed, self.torch_device).run()
-        state.extra["synthetic"] = made
+            state.extra["synthetic"] = Synthesis(teacher, student, size, self, seed).run()
         return state
 
     def extra_download(self, state: ServerState, round_: int) -> Memory:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran_bench.methods.analytic.afl import AFL, AFLRidgeKept, join
+from fedran_bench.methods.analytic.afl import AFL, AFLRidgeKept
 from helpers.bench.toy_federation import assert_labels, distance, in_order, make_toy
 
 
@@ -39,20 +39,6 @@ def least_squares(toy, upto=None):
     X, y = toy.pooled(upto)
     classes = in_order(y)
     return np.linalg.lstsq(X, one_hot(y, classes), rcond=1e-12)[0], classes
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("d", "n"), [(3, 10), (12, 30), (12, 5)])
-def test_join_is_the_printed_law(seed, d, n):
-    rng = np.random.default_rng(seed)
-    sides = []
-    for rows in (n, 2 * n):
-        F, Y = rng.standard_normal((rows, d)), rng.standard_normal((rows, 4))
-        C = F.T @ F + np.eye(d)
-        sides += [np.linalg.solve(C, F.T @ Y), C]
-    W, C = join(*sides)
-    assert distance(W, printed_law(*sides)) < 1e-10
-    assert np.array_equal(C, sides[1] + sides[3])
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -22,14 +22,13 @@ def pooled_means(toy, upto=None):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["int", "str", "mixed"])
 @pytest.mark.parametrize("upto", [1, 3])
-def test_holds_sum_and_count_of_the_pooled_rows(seed, kind, upto):
+def test_the_weights_are_the_unit_means_of_the_pooled_rows(seed, kind, upto):
     toy = make_toy(seed, kind)
-    state = toy.play(FedNCM(), upto=upto)
+    head = toy.play(FedNCM(), upto=upto).head
     classes, means = pooled_means(toy, upto)
-    labels = toy.pooled(upto)[1]
-    assert list(state.classes) == classes
-    assert state.counts == tuple(labels.count(c) for c in classes)
-    assert np.allclose(state.means.T, means, atol=1e-5)
+    assert list(head.classes) == classes
+    assert head.diagnosis.n_rows == len(toy.pooled(upto)[1])
+    assert np.allclose(head.weights.T, [m / np.linalg.norm(m) for m in means], atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -71,7 +71,7 @@ def test_fewer_clients_than_the_noise_counts_on_are_refused():
     "attack",
     [
         lambda blob: blob[:-1],
-        lambda blob: altered(blob, kind="totals"),
+        lambda blob: altered(blob, kind="head"),
         lambda blob: altered(blob, vector=lambda v: v[:-4]),
         lambda blob: altered(blob, vector=None),
         lambda blob: altered(blob, other=np.zeros(2)),

@@ -114,6 +114,7 @@ def test_a_client_refuses_what_it_cannot_send():
     offer = method.broadcast(state, 0, 0)
     with pytest.raises(ValueError, match="most_rows allows 3"):
         method.client(None, offer, toy.data(0, 0), 0)
+    method = FedRANSecure(out_features=64, width=8)
     with pytest.raises(ValueError, match="not in the class list"):
         method.client(None, offer, toy.data(1, 0), 0)
     with pytest.raises(ValueError, match="needs the server's offer"):

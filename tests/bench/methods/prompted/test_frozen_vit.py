@@ -58,7 +58,7 @@ def test_weights_are_found_here_or_below_the_data_folder(tmp_path, monkeypatch):
     (tmp_path / "weights" / "a.safetensors").touch()
     monkeypatch.chdir(tmp_path / "weights")
     monkeypatch.delenv("FEDRAN_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match="FEDRAN_DATA, which is not set"):
+    with pytest.raises(FileNotFoundError, match="FEDRAN_DATA is not set"):
         find_weights("weights/a.safetensors")
     monkeypatch.setenv("FEDRAN_DATA", str(tmp_path))
     assert find_weights("weights/a.safetensors") == tmp_path / "weights" / "a.safetensors"

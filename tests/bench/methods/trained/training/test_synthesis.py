@@ -9,9 +9,9 @@ from fedran_bench.methods.trained.rows import network_input, normalise
 from fedran_bench.methods.trained.synthesis import (
     BatchNormDistance,
     Synthesis,
-    SynthesisPlan,
     divergence,
 )
+from fedran_bench.methods.trained.target import TARGET
 from fedran_bench.methods.trained.weights import (
     student_network,
     teacher_network,
@@ -27,6 +27,18 @@ def trained(dataset):
     right = method.predict(rounds.state, rounds.data.X_test) == rounds.data.y_test
     assert right.mean() > 0.8
     return rounds.state.weights
+
+
+def plan_of(rounds, warmup, steps, distillation_steps, batch, **more):
+    return TARGET(
+        network="small",
+        synthesis_rounds=rounds,
+        warmup=warmup,
+        generator_steps=steps,
+        distillation_steps=distillation_steps,
+        synthetic_batch=batch,
+        **more,
+    )
 
 
 def pair(weights, device="cpu"):
@@ -62,16 +74,16 @@ def everything(network):
 @pytest.fixture(scope="module")
 def early(trained):
     """Ten rounds of synthesis, all of them before the warm-up."""
-    return synthesise(*pair(trained), 8, SynthesisPlan(8, 20, 8, 5, 24), 0, "cpu")
+    return synthesise(*pair(trained), 8, plan_of(8, 20, 8, 5, 24), 0)
 
 
 def test_the_generator_itself_learns(trained):
     """On noise it has not seen: the loss of its images before and after all rounds."""
-    synthesis_run = Synthesis(*pair(trained), 8, SynthesisPlan(8, 20, 3, 0, 24), 0, "cpu")
+    synthesis_run = Synthesis(*pair(trained), 8, plan_of(8, 20, 3, 0, 24), 0)
     synthesis_run.run()
     z = torch.randn((64, 256), generator=torch.Generator().manual_seed(77))
     losses = []
-    fresh = Synthesis(*pair(trained), 8, SynthesisPlan(8, 20, 3, 0, 24), 0, "cpu").generator
+    fresh = Synthesis(*pair(trained), 8, plan_of(8, 20, 3, 0, 24), 0).generator
     for generator in (fresh, synthesis_run.generator):
         synthesis_run.random = torch.Generator().manual_seed(5)
         synthesis_run.statistics = BatchNormDistance(synthesis_run.teacher)
@@ -82,17 +94,17 @@ def test_the_generator_itself_learns(trained):
 
 
 def test_synthetic_images_depend_on_the_seed_alone(trained):
-    plan = SynthesisPlan(2, 1, 2, 2, 4)
-    found = [synthesise(*pair(trained), 8, plan, seed, "cpu").images for seed in (0, 0, 1)]
+    plan = plan_of(2, 1, 2, 2, 4)
+    found = [synthesise(*pair(trained), 8, plan, seed).images for seed in (0, 0, 1)]
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("plan", [SynthesisPlan(3, 1, 2, 3, 6), SynthesisPlan(2, 5, 2, 3, 6)])
+@pytest.mark.parametrize("plan", [plan_of(3, 1, 2, 3, 6), plan_of(2, 5, 2, 3, 6)])
 def test_synthesis_changes_nothing_in_the_teacher_and_removes_its_hooks(trained, plan):
     teacher, student = pair(trained)
     before = everything(teacher)
-    synthesise(teacher, student, 8, plan, 0, "cpu")
+    synthesise(teacher, student, 8, plan, 0)
     assert same(everything(teacher), before)
     assert not teacher.training
     for network in (teacher, student):
@@ -104,10 +116,10 @@ def test_nothing_is_distilled_before_the_warm_up(trained, early, monkeypatch):
     assert early.distilled == []
     monkeypatch.setattr(Synthesis, "distil", lambda *_: 1 / 0)
     monkeypatch.setattr(synthesis, "adversarial_loss", lambda *_: 1 / 0)
-    found = synthesise(*pair(trained), 8, SynthesisPlan(3, 3, 1, 5, 4), 0, "cpu")
+    found = synthesise(*pair(trained), 8, plan_of(3, 3, 1, 5, 4), 0)
     assert found.distilled == []
     with pytest.raises(ZeroDivisionError):
-        synthesise(*pair(trained), 8, SynthesisPlan(4, 3, 1, 5, 4), 0, "cpu")
+        synthesise(*pair(trained), 8, plan_of(4, 3, 1, 5, 4), 0)
 
 
 @pytest.mark.parametrize(("rounds", "warmup", "calls"), [(3, 3, 0), (3, 2, 2), (3, 0, 6)])
@@ -119,7 +131,7 @@ def test_the_adversarial_term_acts_from_the_warm_up_on(trained, monkeypatch, rou
         return plain(student, teacher)
 
     monkeypatch.setattr(synthesis, "adversarial_loss", look)
-    synthesise(*pair(trained), 8, SynthesisPlan(rounds, warmup, 2, 1, 5), 0, "cpu")
+    synthesise(*pair(trained), 8, plan_of(rounds, warmup, 2, 1, 5), 0)
     assert asked == [(5, 6)] * calls
 
 
@@ -127,7 +139,7 @@ def test_distillation_brings_the_student_to_the_teacher(trained):
     apart = []
     for steps in (0, 20):
         teacher, student = pair(trained)
-        found = synthesise(teacher, student, 8, SynthesisPlan(4, 1, 2, steps, 24), 0, "cpu")
+        found = synthesise(teacher, student, 8, plan_of(4, 1, 2, steps, 24), 0)
         assert len(found.distilled) == 3
         x = network_input(found.images)
         with torch.no_grad():
@@ -138,9 +150,9 @@ def test_distillation_brings_the_student_to_the_teacher(trained):
 
 def test_replayed_steps_of_the_student_learn_what_plain_ones_learn(trained, monkeypatch):
     monkeypatch.setattr(recorded, "record_graph", lambda step, pool: step() or step)
-    plain = synthesise(*pair(trained), 8, SynthesisPlan(4, 1, 2, 5, 24), 0, "cpu")
-    plan = SynthesisPlan(4, 1, 2, 5, 24, recorded=True)
-    replayed = synthesise(*pair(trained), 8, plan, 0, "cpu")
+    plain = synthesise(*pair(trained), 8, plan_of(4, 1, 2, 5, 24), 0)
+    plan = plan_of(4, 1, 2, 5, 24, execution="recorded")
+    replayed = synthesise(*pair(trained), 8, plan, 0)
     assert len(plain.distilled) == 3
     np.testing.assert_allclose(replayed.distilled, plain.distilled, rtol=1e-3)
 
@@ -148,9 +160,9 @@ def test_replayed_steps_of_the_student_learn_what_plain_ones_learn(trained, monk
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_replays_the_steps_of_the_student(trained):
     found = []
-    for replayed in (False, True):
-        plan = SynthesisPlan(2, 1, 1, 20, 24, recorded=replayed)
-        found.append(synthesise(*pair(trained, "cuda"), 8, plan, 0, "cuda").distilled)
+    for replayed in ("eager", "recorded"):
+        plan = plan_of(2, 1, 1, 20, 24, execution=replayed, device="cuda")
+        found.append(synthesise(*pair(trained, "cuda"), 8, plan, 0).distilled)
     np.testing.assert_allclose(found[1], found[0], rtol=0.05)
 
 
