@@ -9,7 +9,7 @@ points say about a point, or all other sites about a site, follows from the same
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -103,18 +103,17 @@ class LeftOut(NamedTuple):
         """Whether the class of each point that is left out has the best score."""
         return np.argmax(self.scores, axis=1) == points.codes[self.points]
 
-    def quality(self, points: Labelled) -> tuple[float, float]:
-        """The share of the weight that is right, and minus the mean squared error of the scores."""
-        if not len(self.points):
-            return 0.0, 0.0
+    def accuracy(self, points: Labelled) -> float:
+        """The share of the weight that is right; 0 where nothing is left out."""
         weights = points.weights[self.points]
-        squares = np.sum(
-            (self.scores - np.eye(points.n_classes)[points.codes[self.points]]) ** 2, 1
-        )
-        return (
-            float(np.average(self.right(points), weights=weights)),
-            -float(np.average(squares, weights=weights)),
-        )
+        return float(self.right(points) @ weights / weights.sum()) if len(weights) else 0.0
+
+    def is_clearly_worse(self, other: LeftOut, points: Labelled) -> bool:
+        """Whether it is less accurate by more than a standard error, point by point."""
+        share = points.weights[self.points] / max(points.weights[self.points].sum(), 1e-300)
+        lost = other.right(points).astype(float) - self.right(points)
+        mean = float(share @ lost)
+        return mean > float(np.sqrt(np.sum((share * (lost - mean)) ** 2)))
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,7 @@ def solve_points(
     """Kernel ridge with at most ``most`` points or landmarks as support; None: every point.
 
     The support is rounded to a grid (``on_grid``). Without a ridge it is the one of ``RIDGES`` by
-    which most of the weight of the points that are left out gets its own class. Equal ones: the
-    one with the smaller squared error.
+    which most of the weight of the points that are left out gets its own class (``best``).
 
     N points, m landmarks, d features: 2 N m d + N m^2 operations, and about 3 m^3. All N points:
     N^3 / 3 in ``dtype``, and N^2 numbers in memory.
@@ -155,9 +153,16 @@ def solve_points(
     return best(points, by_all_points(points, scale, ridges, dtype))
 
 
-def best(points: Labelled, found: Iterator[KernelSolution]) -> KernelSolution:
-    """The solution whose left-out points are labelled best."""
-    return max(found, key=lambda solution: solution.left_out.quality(points))
+def best(points: Labelled, found: Iterable[KernelSolution]) -> KernelSolution:
+    """The middle one of the solutions whose left-out points are labelled best, by their ridge.
+
+    Accuracy is flat over wide ranges of the ridge, and the largest of several equal figures is a
+    matter of chance. So all that are within a standard error of the best one count as equal.
+    """
+    solutions = sorted(found, key=lambda s: s.ridge)
+    top = max(solutions, key=lambda s: s.left_out.accuracy(points)).left_out
+    equal = [s for s in solutions if not s.left_out.is_clearly_worse(top, points)]
+    return equal[(len(equal) - 1) // 2]
 
 
 def left_out_points(points: Labelled, share: float) -> Int64[NDArray[Any], " k"]:
