@@ -53,7 +53,7 @@ REFERENCE = 10_500
 FIRST_MARK, LAST_MARK = "<!-- made by benchmarks/leakage.py -->", "<!-- end -->"
 Line = dict[str, Any]
 """What was measured of one message."""
-Message = fedran.Summary | fedran.Mixture | NoisySums
+Message = fedran.Summary | fedran.Points | NoisySums
 
 
 class World:
@@ -89,9 +89,11 @@ class World:
         s = fedran.summarize(self.H, self.y, rank, center=center, fingerprint=self.phi.fingerprint)
         return sent(s, precision)
 
-    def mixture(self, group_size: int, min_group: int):
-        """The site's mixture as the server decodes it, and its size."""
-        return sent(fedran.condense(self.Z, self.y, self.phi, group_size, min_group), None)
+    def points(self, group_size: int, min_group: int):
+        """The site's points as the server decodes them, and their size."""
+        phi = fedran.KernelFeatures(self.Z.shape[1], self.phi.kind)
+        sizes = group_size, min_group
+        return sent(fedran.condense(phi(self.Z), self.y, *sizes, fingerprint=phi.fingerprint), None)
 
     def secure_sum(self):
         """What a server decodes from the sum over the cohort, and the size of one upload."""
@@ -109,7 +111,7 @@ class World:
         return mechanism.privatise(X, y, self.classes, random), size
 
 
-def sent(message: fedran.Summary | fedran.Mixture, precision: str | None) -> tuple[Message, int]:
+def sent(message: fedran.Summary | fedran.Points, precision: str | None) -> tuple[Message, int]:
     blob = fedran.encode(message, precision)
     return fedran.decode(blob), len(blob)
 
@@ -119,9 +121,10 @@ KINDS: tuple[tuple[str, Callable[[World], tuple[Message, int]], bool], ...] = (
     ("not centred, r = 256, float64", lambda w: w.summary("float64", 256, None), False),
     ("summary, r = 256 (default)", lambda w: w.summary(None, 256), False),
     ("summary, r = 64", lambda w: w.summary(None, 64), False),
-    ("mixture, min_group 1", lambda w: w.mixture(5, 1), False),
-    ("mixture, min_group 5 (default)", lambda w: w.mixture(6, 5), False),
-    ("mixture, min_group 10", lambda w: w.mixture(15, 10), False),
+    ("points, every row", lambda w: w.points(1, 1), False),
+    ("points, groups of 5", lambda w: w.points(5, 1), False),
+    ("points, groups of at least 5", lambda w: w.points(5, 5), False),
+    ("points, groups of at least 10", lambda w: w.points(10, 10), False),
     (f"secure sum of {COHORT} sites", lambda w: w.secure_sum(), True),
     (f"DP sum of {COHORT} sites, ε = 8", lambda w: w.noisy_sum(8.0), True),
     (f"DP sum of {COHORT} sites, ε = 3", lambda w: w.noisy_sum(3.0), True),
@@ -136,7 +139,11 @@ def figures(name: str, w: World, message: Message, size: int, whole: bool) -> di
     phi = w.phi if isinstance(message, NoisySums) else None
     some = np.flatnonzero(np.isin(w.other_y, message.classes))[:REFERENCE]
     found = measure(message, w.Z, w.y, w.other[some], w.other_y[some], partial=whole, phi=phi)
-    line = _fields(found, dict(zip(message.classes, message.counts, strict=True)))
+    points = isinstance(message, fedran.Points)
+    counts = (
+        message.rows_per_class() if points else zip(message.classes, message.counts, strict=True)
+    )
+    line = _fields(found, dict(counts))
     if isinstance(message, fedran.Summary) and whole:  # which site does a row come from?
         elsewhere = [s for i, s in enumerate(w.cohort) if i != w.site]
         Z, y = (np.concatenate(part) for part in zip(*elsewhere, strict=True))
@@ -232,7 +239,7 @@ site. Other rows are {m["reference"]:,} rows of its classes from the sites that 
 and from the test set. Summaries have M = {m["out_features"]} random features. The secure sum has a
 sketch of {m["sketch"]} columns. The noisy sums (DP) are of raw features, with δ = {m["delta"]:g}.
 
-- Single rows: classes (in mixtures: groups) with one row, and how many of these rows are recovered.
+- Single rows: classes (in points: groups) with one row, and how many of these rows are recovered.
 - Rows in the factor: searches in the factor of a summary that ended at a single row.
 - Small classes: mean cosine of the recovered and the true mean feature of classes with 2 to 4 rows.
 - AUC: how well the strongest attack tells rows of the message from other rows of the same classes:
