@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedran.core.kernel import kernel_scale
+from fedran.core.solve import kernel_ridge
 from fedran.core.solve.kernel_ridge import (
     RIDGES,
     Labelled,
@@ -11,13 +12,12 @@ from fedran.core.solve.kernel_ridge import (
     by_all_points,
     cholesky,
     full_matrix,
-    landmark_sums,
     landmarks,
-    left_out_points,
     on_grid,
     others_say,
     solve_all,
     solve_points,
+    spread_points,
 )
 
 
@@ -45,10 +45,6 @@ def dense(points, scale):
     return K, np.eye(points.n_classes)[points.codes]
 
 
-def solver_of(points, support, scale):
-    return LandmarkSolver.of(support, scale, *landmark_sums(points, support, scale))
-
-
 def every(points):
     return np.arange(len(points))
 
@@ -68,8 +64,8 @@ def test_the_solve_is_that_of_a_dense_kernel_ridge(seed):
 def test_with_all_rows_as_landmarks_the_scores_are_those_of_the_full_solve(seed):
     points, scale = made_up(seed, counts=False)
     K, Y = dense(points, scale)
-    solver = solver_of(points, points.X, scale)
-    whitened, _, _ = solver.solve(0.03, points, solver.features(points.X))
+    solver = LandmarkSolver.of(points, points.X, scale, 0.03)
+    whitened, _, _ = solver.solve(0.03, points)
     full = np.linalg.solve(K + 0.03 * np.eye(len(points)), Y)
     np.testing.assert_allclose(K @ solver.weights(whitened), K @ full, atol=1e-6)
 
@@ -100,8 +96,8 @@ def refitted(points, support, scale, ridge, kept):
 def test_leave_one_out_and_without_a_site_on_landmarks_are_really_leaving_out(seed):
     points, scale = made_up(seed, n=60, weighted=True)
     support = np.asarray(landmarks(points, 12), dtype=np.float64)
-    solver = solver_of(points, support, scale)
-    _, said, residual = solver.solve(0.1, points, solver.features(points.X))
+    solver = LandmarkSolver.of(points, support, scale, 0.1)
+    _, said, residual = solver.solve(0.1, points)
     assert residual < 1e-9
     for i in range(0, 60, 7):
         expected = refitted(points, support, scale, 0.1, every(points) != i)[i]
@@ -113,7 +109,7 @@ def test_leave_one_out_and_without_a_site_on_landmarks_are_really_leaving_out(se
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_ridge_is_the_middle_of_those_by_which_left_out_points_are_labelled_best(seed):
+def test_the_ridge_is_the_middle_of_those_by_which_spread_points_are_labelled_best(seed):
     points = clusters(seed, 150, noise=1.5)
     found = solve_points(points, None)
     scale = found.scale
@@ -141,8 +137,22 @@ def test_wrong_labels_ask_for_a_larger_ridge():
 def test_points_of_every_class_are_left_out_in_proportion_and_small_classes_keep_all(share):
     codes = np.array([0] * 50 + [1] * 3 + [2] * 20)[np.random.default_rng(0).permutation(73)]
     points = Labelled.of(np.eye(73), np.ones(73), codes, 3)
-    chosen = np.bincount(codes[left_out_points(points, share)], minlength=3)
-    assert chosen.tolist() == [int(n * share + 1e-9) for n in (50, 3, 20)]
+    some, every_class = (
+        np.bincount(codes[spread_points(points, share, every)], minlength=3)
+        for every in (False, True)
+    )
+    assert some.tolist() == [int(n * share + 1e-9) for n in (50, 3, 20)]
+    assert every_class.tolist() == [int(np.ceil(n * share - 1e-9)) for n in (50, 3, 20)]
+
+
+def test_a_ridge_is_found_for_more_classes_than_points_of_a_search(monkeypatch):
+    monkeypatch.setattr(kernel_ridge, "SEARCHED", 50)
+    X = np.random.default_rng(0).standard_normal((300, 4))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    points = Labelled.of(X, np.ones(300), np.arange(300), 300)
+    found = solve_points(points, 50)
+    assert found.ridge in RIDGES
+    assert np.isfinite(found.alpha).all()
 
 
 def clusters(seed, n, d=12, C=4, noise=0.5):

@@ -24,6 +24,7 @@ from fedran.core._linalg.arrays import (
     Float64,
     Int64,
     cast,
+    eps,
     is_numpy_array,
     like,
     linalg_errors,
@@ -40,15 +41,13 @@ RIDGES: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 SCALE_FACTOR = 0.4
 """Scale of the kernel over the mean squared distance of two rows (results/points_constants.md)."""
 SEARCHED = 2048
-"""Most points that are the support of a search for the ridge. More are searched on as many
-landmarks: one factorisation of all points takes long enough."""
+"""Points that the ridge is chosen with: a part of each class where there are more. It is the ridge
+per row, which hardly depends on the number of points (results/points_constants.md)."""
 LEFT_OUT = 5000
 """Most points that are left out: the standard error of an accuracy is then below 0.7 points."""
 GRID = 0.25
 """Step to which the support is rounded before the solve, over the mean deviation of its columns.
 The head on the wire is then the head that was solved. Rounding it afterwards changes labels."""
-JITTER = 1e-10
-"""Added to the diagonal of the kernel of the landmarks, so that equal ones can be factorised."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +144,16 @@ def solve_points(
     N^3 / 3 in ``dtype``, and N^2 numbers in memory.
     """
     scale = kernel_scale(points.X, like(points.counts, points.X), SCALE_FACTOR)
-    if most is not None and len(points) > most:
+    with_landmarks = most is not None and len(points) > most
+    if ridge is None and (with_landmarks or len(points) > SEARCHED):
+        some = points.take(
+            spread_points(points, min(1.0, SEARCHED / len(points)), every_class=True)
+        )
+        ridge = best(some, by_all_points(some, scale, RIDGES, "float64")).ridge
+    if with_landmarks:
+        assert most is not None
+        assert ridge is not None
         return by_landmarks(points, most, scale, ridge)
-    if len(points) > SEARCHED and ridge is None:
-        ridge = by_landmarks(points, SEARCHED, scale, None).ridge
     ridges = RIDGES if ridge is None else (ridge,)
     return best(points, by_all_points(points, scale, ridges, dtype))
 
@@ -165,13 +170,18 @@ def best(points: Labelled, found: Iterable[KernelSolution]) -> KernelSolution:
     return equal[(len(equal) - 1) // 2]
 
 
-def left_out_points(points: Labelled, share: float) -> Int64[NDArray[Any], " k"]:
-    """The points that are left out: this share of each class, spread over its points."""
+def spread_points(
+    points: Labelled, share: float, every_class: bool = False
+) -> Int64[NDArray[Any], " k"]:
+    """A share of the points of each class, spread over them: at least one with ``every_class``.
+
+    Otherwise classes with fewer than 1 / share points have none.
+    """
     order = np.argsort(points.codes, kind="stable")
     per_class = np.bincount(points.codes, minlength=points.n_classes)
     place = np.arange(len(order)) - np.repeat(np.cumsum(per_class) - per_class, per_class)
-    chosen = np.floor((place + 1) * share) > np.floor(place * share)
-    return np.sort(order[chosen])
+    whole = np.ceil if every_class else np.floor
+    return np.sort(order[whole((place + 1) * share) > whole(place * share)])
 
 
 def landmarks(points: Labelled, most: int) -> Float[Array, "m d"]:
@@ -267,7 +277,7 @@ def by_all_points(
     """
     points, n = replace(points, X=on_grid(points.X)), len(points)
     dtype = "float64" if n <= SEARCHED else dtype
-    tested = left_out_points(points, min(1.0, LEFT_OUT / n))
+    tested = spread_points(points, min(1.0, LEFT_OUT / n))
     for ridge in ridges:
         try:
             found, used = solve_all(points, scale, ridge, dtype, tested), dtype
@@ -318,34 +328,28 @@ def _residual(points: Labelled, scale: float, alpha: Array, inverse: Array, Y: A
     return float(total**0.5 / max(frobenius(Y), 1e-30))
 
 
-def by_landmarks(points: Labelled, most: int, scale: float, ridge: float | None) -> KernelSolution:
+def by_landmarks(points: Labelled, most: int, scale: float, ridge: float) -> KernelSolution:
     """The solution with class-wise means of the points that are not left out as support.
 
     A mean that contains a point would tell something about it, and its leave-one-out score would
-    be too good. In the solve every point counts. The ridge is searched with at most ``SEARCHED`` of
-    the landmarks, whose sums are a part of those of all.
+    be too good. In the solve every point counts.
     """
-    tested = left_out_points(points, min(0.2, LEFT_OUT / len(points)))
+    tested = spread_points(points, min(0.2, LEFT_OUT / len(points)))
     others = np.setdiff1d(np.arange(len(points)), tested, assume_unique=True)
     support = on_grid(landmarks(points.take(others), most))
-    G, B = landmark_sums(points, support, scale)
-    left_out = points.take(tested)
-
-    def solutions(part: slice, ridges: Sequence[float]) -> Iterator[KernelSolution]:
-        solver = LandmarkSolver.of(support[part], scale, G[part, part], B[part])
-        norm, spread = spectral_norm(solver.gram), effective_rank(solver.gram)
-        F = solver.features(left_out.X)
-        for ridge in ridges:
-            whitened, said, residual = solver.solve(ridge, left_out, F)
-            yield KernelSolution(
-                solver.support, solver.weights(whitened), scale, ridge, LeftOut(tested, said),
-                "kernel of landmarks, Cholesky in float64", norm, spread, residual,
-            )  # fmt: skip
-
-    if ridge is None:
-        some = slice(None, None, -(-support.shape[0] // SEARCHED))
-        ridge = best(points, solutions(some, RIDGES)).ridge
-    return next(solutions(slice(None), (ridge,)))
+    solver = LandmarkSolver.of(points, support, scale, ridge)
+    whitened, said, residual = solver.solve(ridge, points.take(tested))
+    return KernelSolution(
+        solver.support,
+        solver.weights(whitened),
+        scale,
+        ridge,
+        LeftOut(tested, said),
+        "kernel of landmarks, Cholesky in float64",
+        spectral_norm(solver.gram),
+        effective_rank(solver.gram),
+        residual,
+    )
 
 
 @dataclass(frozen=True)
@@ -366,17 +370,20 @@ class LandmarkSolver:
 
     @classmethod
     def of(
-        cls,
-        support: Float[Array, "m d"],
-        scale: float,
-        G: Float64[Array, "m m"],
-        B: Float64[Array, "m C"],
+        cls, points: Labelled, support: Float[Array, "m d"], scale: float, ridge: float
     ) -> LandmarkSolver:
-        """From the sums over points that every ridge needs (``landmark_sums``)."""
+        """The sums over points, whitened for a ridge of about this size.
+
+        Where landmarks are close to each other, whitening multiplies rounding errors. A small
+        number on the diagonal of K_mm bounds that: errors of the sums stay below a hundredth of
+        the ridge, those of float32 kernel values below a thousandth of a feature.
+        """
         xp = namespace(support)
+        G, B = landmark_sums(points, support, scale)
         wide, m = cast(support, "float64"), support.shape[0]
         K = kernel(wide, wide, scale)
-        K[xp.arange(m), xp.arange(m)] += JITTER
+        jitter = max(1e-10, eps(support), 100 * eps(wide) * spectral_norm(G) / ridge)
+        K[xp.arange(m), xp.arange(m)] += jitter
         R = cholesky(K)
         whitened = solve_lower(R, solve_lower(R, G).T)
         return cls(support, scale, R, (whitened + whitened.T) / 2, solve_lower(R, B))
@@ -390,15 +397,14 @@ class LandmarkSolver:
         return solve_lower(self.R, whitened, transposed=True)
 
     def solve(
-        self, ridge: float, tested: Labelled, F: Float64[Array, "m k"]
+        self, ridge: float, tested: Labelled
     ) -> tuple[Float64[Array, "m C"], Float64[NDArray[Any], "k C"], float]:
         """The whitened weights, what all other points say about the tested ones, the residual.
 
-        F are the whitened features of the tested points. A point with weight w has the leverage
-        l = w f' (gram + ridge)^-1 f, and the others say (scores - l y) / (1 - l), with the
-        landmarks held fixed.
+        A point with weight w has the leverage l = w f' (gram + ridge)^-1 f, and the others say
+        (scores - l y) / (1 - l), with the landmarks held fixed.
         """
-        xp = namespace(self.gram)
+        xp, F = namespace(self.gram), self.features(tested.X)
         L = self._factor(self.gram, ridge)
         whitened = solve_lower(L, solve_lower(L, self.targets), transposed=True)
         half = solve_lower(L, F)
@@ -460,7 +466,7 @@ def others_say(
     """
     scale = kernel_scale(points.X, like(points.counts, points.X), SCALE_FACTOR)
     support = landmarks(points, most)
-    solver = LandmarkSolver.of(support, scale, *landmark_sums(points, support, scale))
+    solver = LandmarkSolver.of(points, support, scale, ridge)
     scores = np.empty((len(points), points.n_classes))
     for site in np.unique(sites):
         rows = np.flatnonzero(sites == site)
