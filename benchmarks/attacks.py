@@ -21,7 +21,6 @@ import numpy as np
 
 import fedran
 from fedran.core.features import row_energy_range
-from fedran.core.mixture import Mixture
 from fedran.core.summary import Summary
 from fedran.core.sums.class_sums import ClassSums
 from fedran.core.sums.exact_sum import ExactSum
@@ -40,7 +39,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SITES, TASKS, M = 5, 5, 1024
 LIAR, ACCOMPLICE = 4, 3
 BUDGET = 500_000
-Message = Summary | Mixture
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Attack:
     """What the liar sends instead of its honest upload; None sends the honest one."""
 
     name: str
-    forge: Callable[[World, int, int], Message | None]
+    forge: Callable[[World, int, int], Summary | None]
     """(world, site, task) -> message."""
     kind: str = "hellinger"
     message: str = "summary"
@@ -77,17 +75,13 @@ class World:
                 self.rows[site, task] = Rows(data.X_train[mine], data.y_train[mine].tolist())
         self.keys = [SiteKey.generate() for _ in range(SITES)]
 
-    def message(self, rows: Rows, times: int = 1) -> Message:
+    def message(self, rows: Rows, times: int = 1) -> Summary:
         """The message of a site about its rows, each of them ``times`` times."""
-        if self.settings.message == "mixture":
-            mixture = fedran.condense(rows.X, rows.y, self.phi)
-            parts = tuple(replace(p, counts=p.counts * times) for p in mixture.parts)
-            return replace(mixture, parts=parts)
         H = self.phi(rows.X)
         summary = fedran.summarize(H, rows.y, rank=64, fingerprint=self.phi.fingerprint)
         return repeated(summary, times)
 
-    def honest(self, site: int, task: int) -> Message:
+    def honest(self, site: int, task: int) -> Summary:
         """What a site says about its rows of a task."""
         return self.message(self.rows[site, task])
 
@@ -99,9 +93,8 @@ class World:
         return 100 * float(np.mean([a == b for a, b in zip(found, self.test.y, strict=True)]))
 
 
-def repeated(s: Message, times: float) -> Summary:
+def repeated(s: Summary, times: float) -> Summary:
     """The summary of the same rows, each ``times`` times."""
-    assert isinstance(s, Summary)
     counts = tuple(round(n * times) for n in s.counts)
     acc = s.accounts
     accounts = replace(
@@ -116,7 +109,7 @@ def repeated(s: Message, times: float) -> Summary:
     return replace(s, factor=s.factor * np.float32(np.sqrt(times)), sums=sums, accounts=accounts)
 
 
-def flipped(world: World, site: int, task: int, times: int = 1, share: float = 1.0) -> Message:
+def flipped(world: World, site: int, task: int, times: int = 1, share: float = 1.0) -> Summary:
     """Both classes of the task exchanged for a share of the rows; each row counts several times."""
     rows = world.rows[site, task]
     other = dict(zip(sorted(set(rows.y)), sorted(set(rows.y), reverse=True), strict=True))
@@ -127,7 +120,7 @@ def flipped(world: World, site: int, task: int, times: int = 1, share: float = 1
 
 def fake_class(
     world: World, task: int, when: int, n: int, energy: float, label: object = "fake"
-) -> Message | None:
+) -> Summary | None:
     """The liar's rows of all tasks as one class, n rows at a given energy."""
     if task != when:
         return None
@@ -138,7 +131,7 @@ def fake_class(
     return repeated(s, n / len(H))
 
 
-def all_cut(world: World, site: int, task: int, when: int, flat: bool) -> Message | None:
+def all_cut(world: World, site: int, task: int, when: int, flat: bool) -> Summary | None:
     """All energy declared as cut, as much per row as the feature map can have.
 
     With ``flat``, as a flat spectrum, of which one column is sent.
@@ -158,7 +151,7 @@ def all_cut(world: World, site: int, task: int, when: int, flat: bool) -> Messag
     return replace(s, factor=s.factor[:, : int(flat)] * size, sums=none, accounts=accounts)
 
 
-def drift(world: World, site: int, task: int) -> Message:
+def drift(world: World, site: int, task: int) -> Summary:
     """Labels flipped for a share of the rows that grows from task to task, and more rows."""
     return flipped(world, site, task, times=1 + task // 2, share=(task + 1) / TASKS)
 
@@ -177,7 +170,7 @@ def honest(_world: World, _site: int, _task: int) -> None:
 
 
 def attacks() -> list[Attack]:
-    """Known attacks, then adaptive ones, then those on mixtures."""
+    """Known attacks, then adaptive ones."""
     liar, two = only(LIAR), only(LIAR, ACCOMPLICE)
     return [
         Attack("none", honest),
@@ -204,10 +197,6 @@ def attacks() -> list[Attack]:
         Attack("flips grow over tasks, rows up to x3", liar(drift)),
         Attack("two sites flip", two(flipped)),
         Attack("two sites flip, rows x3", two(lambda *a: flipped(*a, 3))),
-        Attack("none (mixtures)", honest, message="mixture"),
-        Attack(
-            "flipped mixture, counts x100", liar(lambda *a: flipped(*a, 100)), message="mixture"
-        ),
     ]
 
 
@@ -216,11 +205,7 @@ def unchecked(world: World, attack: Attack) -> float:
     total = ExactSum(M)
     for task in range(TASKS):
         for site in range(SITES):
-            message = attack.forge(world, site, task) or world.honest(site, task)
-            if isinstance(message, Mixture):
-                total.add_mixture(message, world.phi)
-            else:
-                total.add_summary(message)
+            total.add_summary(attack.forge(world, site, task) or world.honest(site, task))
     return world.accuracy(total.solve(None, world.phi.fingerprint))
 
 

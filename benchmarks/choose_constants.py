@@ -1,4 +1,4 @@
-"""Choose the ridge rule, bits and group sizes on held-out training rows: results/constants.md.
+"""Choose ridge rule and bits of summaries on held-out training rows: results/constants.md.
 
     FEDRAN_DATA=... python benchmarks/choose_constants.py measure [--device cuda] [--only TEXT]
     python benchmarks/choose_constants.py fit
@@ -41,7 +41,7 @@ STREAM_SEEDS = (101, 202)
 
 @dataclass(frozen=True)
 class Case:
-    """One federation: a dataset, a split, and the message that its clients send."""
+    """One federation: a dataset, a split, and the summaries that its clients send."""
 
     dataset: str
     kind: str
@@ -49,12 +49,9 @@ class Case:
     clients: int
     beta: float
     out_features: int = 8192
-    rank: int | None = None
+    rank: int = 256
     bits: float = 5.0
     sum_extra: float = 1.0
-    group_size: int | None = None
-    min_group: int = 1
-    directions: int = 16
     center: str | None = "class"
     slope: float = 1.5
     label_rate: float = 1.0
@@ -63,13 +60,11 @@ class Case:
     @property
     def message(self) -> str:
         """What the clients send, in a few words."""
-        if self.rank is not None:
-            form = "" if self.center else ", uncentred"
-            form += f", slope {self.slope:g}" if self.slope != 1.5 else ""
-            if self.label_rate < 1:
-                form += f", {self.label_rate:.0%} labels, margin {self.margin:g}"
-            return f"r={self.rank}, {self.bits:g} bits, sums {self.sum_extra:+g}{form}"
-        return f"groups of {self.group_size}, at least {self.min_group}, q={self.directions}"
+        form = "" if self.center else ", uncentred"
+        form += f", slope {self.slope:g}" if self.slope != 1.5 else ""
+        if self.label_rate < 1:
+            form += f", {self.label_rate:.0%} labels, margin {self.margin:g}"
+        return f"r={self.rank}, {self.bits:g} bits, sums {self.sum_extra:+g}{form}"
 
 
 def cases() -> list[Case]:
@@ -108,14 +103,6 @@ def cases() -> list[Case]:
     made += [
         Case(*few, rank=256, label_rate=0.1, margin=margin) for margin in (0.0, 0.05, 0.1, 0.2, 0.3)
     ]
-    wide = {"out_features": 16384}
-    made += [
-        Case(*few, **wide, group_size=g, min_group=m)
-        for g, m in ((5, 1), (6, 5), (10, 5), (20, 10))
-    ]
-    made += [Case(*many, **wide, group_size=g, min_group=1) for g in (3, 5)]
-    made += [Case(*signed, **wide, group_size=6, min_group=5)]
-    made += [Case(*small, **wide, group_size=5, min_group=1)]
     return made
 
 
@@ -149,14 +136,6 @@ def measure(case: Case, seed: int, device: str | None, pool: ThreadPoolExecutor)
 
     def uploads(task: Task) -> Iterable[bytes]:
         clients = [(r, task.has_label(k)) for k, r in enumerate(task.rows) if len(r)]
-        if case.group_size is not None:
-            sizes = {"group_size": case.group_size, "min_group": case.min_group}
-            return pool.map(
-                lambda rows: fedran.encode(
-                    fedran.condense(X[rows], y[rows], phi, directions=case.directions, **sizes)
-                ),
-                [rows for rows, _ in clients],
-            )
         # torch does not start its linear algebra in several threads at once.
         summaries = [summary(*client) for client in clients]
         return pool.map(lambda s: fedran.encode(s, bits=case.bits), summaries)
@@ -267,12 +246,10 @@ def fit(runs: list[dict]) -> str:
         "only the accounts serves them, because their best ridge is large at full rank too.",
     ]
     usual = {"bits": 5.0, "sum_extra": 1.0, "slope": 1.5, "label_rate": 1.0}
-    defaults = [r for r in runs if r["rank"] and all(r[k] == v for k, v in usual.items())]
+    defaults = [r for r in runs if all(r[k] == v for k, v in usual.items())]
     flat = [r for r in defaults if r["dataset"].startswith("gaussians")]
     real = [r for r in defaults if r not in flat]
     lines += ["", *ridge_table("Ridge for summaries", real, {"flat spectra": flat})]
-    mixtures = [r for r in runs if r["group_size"]]
-    lines += ["", *ridge_table("Ridge for mixtures", mixtures, {})]
     lines += ["", "## Every case at its best fixed ridge, and what the ridge costs", ""]
     lines += [
         "| dataset | tasks, clients, beta | M | message | MiB | f | A_avg / A_T | best rho |",

@@ -273,7 +273,8 @@ def fit(lines: list[Line]) -> str:
         case = {k: v for k, v in asdict(replace(Case(dataset), **changes)).items() if k != "seed"}
         found = [x for x in lines if case.items() <= x.items()]
         means = {what: float(np.mean([x[what] for x in found])) for what in shown if found}
-        return " / ".join(f"{m:.{2 if w == 'MiB' else 4}g}" for w, m in means.items()) or "-"
+        shown = (f"{m:.2g}" if what == "MiB" else f"{m:.2f}" for what, m in means.items())
+        return " / ".join(shown) or "-"
 
     def table(
         title: str, text: str, columns: dict[str, Line], *shown: str, **same: Any

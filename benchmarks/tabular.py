@@ -92,10 +92,10 @@ MESSAGES: dict[str, tuple[int, int | None]] = {
     "r = 32, M = 256": (256, 32),
     "r = 32, M = 1024": (1024, 32),
     "all columns, M = 1024": (1024, 1024),
-    "mixture, M = 256": (256, None),
-    "mixture, M = 1024": (1024, None),
+    "points, every row": (1, None),
+    "points, at least 5": (5, None),
 }
-"""M and rank of the summaries that are compared; no rank: a mixture with its default settings."""
+"""M and rank of summaries; of points, which have no rank, the mean and least rows of a group."""
 SITES = 3
 
 COMPARED: dict[str, Make] = {
@@ -135,26 +135,28 @@ def on_test_rows(make: Make, rows: Callable[[int], Rows], seed: int) -> float:
 
 
 def of_sites(
-    M: int, rank: int | None, rows: Callable[[int], Rows], seed: int
+    size: int, rank: int | None, rows: Callable[[int], Rows], seed: int
 ) -> list[tuple[float, int, int]]:
     """For each fold of the training rows: accuracy, largest upload, and bytes of a site's rows."""
     X, _, y, _ = split(*rows(seed), seed)
-    phi = fedran.RandomFeatures(X.shape[1], M, seed=seed, bias=True)
+    phi: Any = fedran.KernelFeatures(X.shape[1], bias=True)
+    if rank is not None:
+        phi = fedran.RandomFeatures(X.shape[1], size, seed=seed, bias=True)
     found = []
     for learned, held in StratifiedKFold(5, shuffle=True, random_state=seed).split(X, y):
         Z = StandardScaler().fit(X[learned]).transform(X)
-        server, uploads = fedran.Aggregator(M, fingerprint=phi.fingerprint), []
+        server, uploads = fedran.Aggregator(fingerprint=phi.fingerprint), []
         for k, part in enumerate(np.array_split(learned, SITES)):
+            H = phi(Z[part])
             if rank is None:
-                message: Any = fedran.condense(Z[part], y[part], phi)
+                message: Any = fedran.condense(H, y[part], size, size, phi.fingerprint)
             else:
-                H = phi(Z[part])
                 message = fedran.summarize(H, y[part], rank, fingerprint=phi.fingerprint)
             uploads.append(fedran.encode(message))
             server.absorb(fedran.decode(uploads[-1]), client=f"site-{k}", task="all")  # type: ignore[arg-type]
         right = server.solve().predict(phi(Z[held])) == y[held]
-        size = 4 * X.shape[1] * len(learned) // SITES
-        found.append((100 * float(np.mean(right)), max(map(len, uploads)), size))
+        whole = 4 * X.shape[1] * len(learned) // SITES
+        found.append((100 * float(np.mean(right)), max(map(len, uploads)), whole))
     return found
 
 
@@ -227,7 +229,7 @@ def main() -> None:
         f"## Messages of {SITES} sites",
         "",
         f"The training rows are divided evenly among {SITES} sites, which send one message each: a "
-        "summary of rank r, or a mixture (groups of 6 rows, at least 5). Accuracy by "
+        "summary of rank r, or points (every row, or groups of at least 5). Accuracy by "
         "cross-validation as above, two seeds, and in brackets the KiB of the largest upload. "
         "*rows, KiB*: the rows of one site in float32.",
         "",

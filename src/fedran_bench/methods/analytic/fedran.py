@@ -205,7 +205,7 @@ class FedRANMargin(FedRAN):
 
 @dataclass(frozen=True)
 class FedRANPoints(AggregatorMethod):
-    """Every client sends means of groups of its prepared rows; the server solves kernel ridge.
+    """Clients send means of groups of their prepared rows; the server solves kernel ridge.
 
     A class with fewer than ``min_group`` rows at a client is withheld there. Messages are sorted
     before a solve, so their order of arrival does not matter to the last bit.
@@ -218,7 +218,7 @@ class FedRANPoints(AggregatorMethod):
     step: Annotated[float, between(*STEPS)] = DEFAULT_STEP
     """Of the rounding, in deviations of the rows from their class means."""
     landmarks: Width | None = None
-    """Support of the head, class-wise means where there are more points; none for every point."""
+    """Most points of the head, which are class-wise means then; none for every point."""
     kind: Literal["hellinger", "cosine"] | None = None
     """Of the prepared rows; none for the kind that the dataset declares."""
     ridge: OptionalPositive = None
@@ -232,11 +232,9 @@ class FedRANPoints(AggregatorMethod):
     @property
     def sends(self) -> str:
         """Rows or group means."""
-        least = f", at least {self.min_group}" if self.min_group > 1 else ""
-        groups = f"means of groups of about {self.group_size} rows{least}"
-        return (
-            f"{'every row' if self.group_size == 1 else groups}, rounded in steps of {self.step:g}"
-        )
+        groups = f"means of about {self.group_size} rows, at least {self.min_group}"
+        what = "every row" if self.group_size == self.min_group == 1 else groups
+        return f"{what}, rounded in steps of {self.step:g}"
 
     def feature_map(self, in_features: int, seed: int) -> KernelFeatures:
         """Prepared rows, without anything random."""
