@@ -326,7 +326,7 @@ class Aggregator:
             for message in messages:
                 assert isinstance(message, Summary)  # points were never absorbed here
                 parts.append(ExactSum(self.out_features, self.dtype, self.device))
-                parts[-1].add_summary(cast(Summary, message))
+                parts[-1].add_summary(message)
             rest = self._sum.without(parts)
         return rest.solve(ridge, self.fingerprint) if rest.class_sums.classes else None
 
