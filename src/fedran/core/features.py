@@ -26,7 +26,7 @@ from fedran.core._linalg.blas import matmul
 from fedran.core._linalg.gelu import gelu
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Field, Fingerprint, check_fingerprint
-from fedran.core.prepare import MAP_VERSION, Kind, PreparedRows
+from fedran.core.prepare import MAP_VERSION, KernelFeatures, Kind, PreparedRows
 
 BLOCK_BYTES = 64 * 2**20
 """Largest block of random features computed at a time: the working memory of ``phi(Z)``."""
@@ -249,6 +249,18 @@ source={'backbone': 'a backbone'})
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._start_cache()
+
+
+def feature_map(fingerprint: Fingerprint) -> KernelFeatures | RandomFeatures:
+    """The map that a fingerprint describes: one with M makes random features.
+
+    >>> feature_map(KernelFeatures(3).fingerprint), feature_map(RandomFeatures(3, 8).fingerprint)
+    (KernelFeatures(in_features=3, kind='cosine'), \
+RandomFeatures(in_features=3, out_features=8, kind='cosine', seed=0))
+    """
+    check_fingerprint(fingerprint, or_none=False)
+    kind = RandomFeatures if "M" in fingerprint.fields else KernelFeatures
+    return kind.from_fingerprint(fingerprint)
 
 
 def largest_row_norm(fingerprint: Fingerprint) -> float | None:

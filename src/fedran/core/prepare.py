@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -151,6 +151,13 @@ class KernelFeatures(PreparedRows):
     def __call__(self, Z: ArrayLike | Array) -> Float32[Array, "n prepared"]:
         """Prepared rows, (n, d), or (n, d + 1) with a bias."""
         return self.prepare(Z)
+
+    def blocks(
+        self, Z: ArrayLike | Array
+    ) -> Iterator[tuple[slice, Float32[Array, "n prepared"]]]:
+        """All rows in one block, as they take no more memory than Z; see ``RandomFeatures``."""
+        rows = self.prepare(Z)
+        yield slice(0, rows.shape[0]), rows
 
     def __repr__(self) -> str:
         bias = ", bias=True" if self.bias else ""
