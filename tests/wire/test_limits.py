@@ -133,7 +133,7 @@ def reads(classes, M, limits, landmarks):
     ids=["decoded", "classes", "header", "message"],
 )
 @pytest.mark.parametrize("name", ["{}", "\u00e9" * 40 + "{}"], ids=["short", "long"])
-@pytest.mark.parametrize("landmarks", [0, 20, 60])
+@pytest.mark.parametrize("landmarks", [0, 20])
 def test_classes_that_fit_can_be_read(limits, name, landmarks):
     M, found = 48, []
     for count in range(1, 140, 3):
