@@ -41,6 +41,7 @@ from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.site.pinning import PinnedRoster, read_clients, roster_fingerprint
+from fedran.federation.site.pseudo_labels import least_rows
 from fedran.federation.site.settings import (
     CONNECTION,
     SitePaths,
@@ -194,7 +195,7 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
     yield Finding("ok", f"task {task}: {text}")
     # Under differential privacy, no class is withheld.
     private = settings.privacy == "dp" or (offer is not None and offer.privacy == "dp")
-    least = 1 if private else settings.min_class_count
+    least = 1 if private else least_rows(offer, settings)
     yield from check_labels(data.y, least, offer.classes if offer else (), head)
     missing = data.y.count(None)
     if missing and settings.pseudo_labels != "none" and not private:

@@ -158,7 +158,7 @@ class Round:
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
         epoch = self.store.database.fact("epoch")
         offer = self.settings.offer(newest, earlier, epoch)
-        known = () if offer.classes else self.store.aggregator.classes
+        known = () if offer.classes else self.store.state.classes
         usual = self.store.state.history.usual()
         return replace(
             offer,
@@ -293,7 +293,7 @@ class Round:
         if not self.settings.site_validation:
             return None
         if not self.validated:
-            log.warning("no site that answered has validation rows; new heads are not tested")
+            log.info("no site that answered has validation rows; new heads are not tested")
             return None
         return SiteValidation(
             self.messenger,

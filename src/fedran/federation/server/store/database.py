@@ -15,14 +15,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedran.core.mixture import Mixture
-from fedran.core.summary import Summary
+from fedran.core.sums.aggregator import Message
 from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.server.store.schema import (
     FILE,
     SCHEMA,
-    SNAPSHOTS,
     VERSION,
     Charge,
     Run,
@@ -45,10 +43,10 @@ class Database(SqliteFile):
     def __init__(self, folder: str | Path, *, read_only: bool = False) -> None:
         folder = Path(folder)
         missing = not (folder / FILE).exists() or not (folder / FILE).stat().st_size
-        if missing and not read_only and any(folder.glob(SNAPSHOTS)):
+        if missing and not read_only and (solved := sorted(folder.glob("*.fedran"))):
             raise StoreDamaged(
-                f"{folder / FILE}: the database is missing, but a snapshot of it exists; restore "
-                "it from a backup, or delete the snapshots to begin anew"
+                f"{folder / FILE}: the database is missing, but {solved[0].name} was made from it; "
+                "restore it from a backup, or delete all *.fedran to begin anew"
             )
         super().__init__(folder / FILE, SCHEMA, VERSION, read_only=read_only)
         if not read_only and not self.fact("epoch"):
@@ -94,7 +92,7 @@ class Database(SqliteFile):
         """Replace a single value."""
         self.put("facts", replace=True, name=name, value=value)
 
-    def add_upload(self, statement: Statement, message: Summary | Mixture, blob: bytes) -> Upload:
+    def add_upload(self, statement: Statement, message: Message, blob: bytes) -> Upload:
         """Write an accepted upload, and end its quarantine. A revision replaces the older one."""
         with self.transaction():
             upload = describe_upload(statement, message, blob, self.next("uploads"))
@@ -135,7 +133,7 @@ class Database(SqliteFile):
         """The envelope of an upload."""
         return open_envelope(self.envelope(upload), FILE_LIMITS)
 
-    def message(self, upload: Upload) -> Summary | Mixture:
+    def message(self, upload: Upload) -> Message:
         """The message of an upload."""
         return self.opened(upload).message(FILE_LIMITS)
 
