@@ -20,8 +20,7 @@ head = server.solve().calibrate(H, y)
 clf = fedran.FedRANClassifier(16).fit(Z, y)
 
 WRONG = {
-    "condense": (lambda: fedran.condense(phi, Z, y), "call condense(Z, y, phi)"),
-    "condense without a map": (lambda: fedran.condense(Z, y, H), "phi must be a RandomFeatures"),
+    "condense": (lambda: fedran.condense(Z, y), "prepare them with phi"),
     "rows first": (lambda: fedran.summarize(y, H), "H must be a matrix (rows, columns)"),
     "rows as a size": (lambda: fedran.RandomFeatures(Z, 16), "in_features must be a positive"),
     "a map of nothing": (
@@ -36,7 +35,7 @@ WRONG = {
     ),
     "a message in bytes": (
         lambda: server.solve_without([fedran.encode(summary)]),
-        "a message is a Summary or a Mixture, got bytes; decode(upload)",
+        "a message is a Points or a Summary, got bytes; decode(upload)",
     ),
     "estimator, labels": (lambda: clf.predict(Z, y), "reject must be a number, got ndarray"),
     "tau": (lambda: paper.prototype_labels(Z, y, None), "tau must be a number, got NoneType"),

@@ -107,22 +107,21 @@ print(data.X_train.shape, data.feature_kind, data.source["backbone"])
 # %% [markdown]
 # ## Three sites, one server
 #
-# `data.feature_kind` is the kind of random features that suits the backbone:
+# `data.feature_kind` is the kind of features that suits the backbone:
 # `hellinger`, because its features are never negative. `data.source` describes
 # backbone and preprocessing, so that a site with another one is refused.
 
 # %%
 import fedran
 
-phi = fedran.RandomFeatures(
-    128, 1024, kind=data.feature_kind, source=data.source
+phi = fedran.KernelFeatures(
+    128, kind=data.feature_kind, source=data.source
 )
-server = fedran.Aggregator(out_features=1024, fingerprint=phi.fingerprint)
+server = fedran.Aggregator(fingerprint=phi.fingerprint)
 for site in range(3):
     Z, y = data.X_train[site::3], data.y_train[site::3]
-    message = fedran.encode(
-        fedran.summarize(phi(Z), y, 64, fingerprint=phi.fingerprint)
-    )
+    points = fedran.condense(phi(Z), y, fingerprint=phi.fingerprint)
+    message = fedran.encode(points)
     server.absorb(fedran.decode(message), client=f"site-{site}", task="shapes")
     print(f"site {site}: {len(y)} images, {len(message) / 1024:.0f} KiB sent")
 
@@ -133,14 +132,12 @@ print(f"{100 * right:.1f} % of the test images are right")
 # %% [markdown]
 # ## "Don't know"
 #
-# A head that is calibrated on rows that it has not learned can refuse to
-# answer. With `reject=0.02` at most about one image in fifty gets a wrong
-# answer. Half of the test images calibrate the head here, and the other half
-# test it.
+# What all other rows say about each row calibrates the head, so that it can
+# refuse to answer. With `reject=0.02` at most about one image in fifty gets a
+# wrong answer.
 
 # %%
-head = head.calibrate(phi(data.X_test[::2]), data.y_test[::2])
-H, truth = phi(data.X_test[1::2]), data.y_test[1::2]
+H, truth = phi(data.X_test), data.y_test
 answers = np.array(head.predict(H, reject=0.02), dtype=object)
 answered = np.array([answer is not None for answer in answers])
 wrong = np.sum(answers[answered] != truth[answered])
@@ -157,7 +154,7 @@ figure.suptitle("Answers of the classifier to twelve test images")
 for axis in axes.flat:
     axis.axis("off")
 for axis, i in zip(axes.flat, shown, strict=False):
-    axis.imshow(test.pixels(2 * i + 1), interpolation="none")
+    axis.imshow(test.pixels(i), interpolation="none")
     colour = "black" if answered[i] else "#d9480f"
     axis.set_title(answers[i] or "don't know", fontsize=8.5, color=colour)
 plt.show()

@@ -59,17 +59,20 @@ def test_the_projection_stays_on_the_gpu_between_blocks(rows):
     assert len(pickle.dumps(phi)) < 4096
 
 
-def test_a_mixture_is_lifted_on_the_gpu_as_in_numpy(rows):
+@pytest.mark.parametrize("landmarks", [None, 20])
+def test_a_kernel_head_on_the_gpu_is_that_of_numpy(rows, landmarks):
     Z, y = rows
-    phi = fedran.RandomFeatures(40, 256, "hellinger")
-    m = fedran.condense(Z, y, phi, 4, 2)
-    weights = []
+    phi = fedran.KernelFeatures(40, "hellinger")
+    points, heads = fedran.condense(phi(Z), y, fingerprint=phi.fingerprint), []
     for device in (None, "cuda", "cuda"):
-        agg = fedran.Aggregator(256, fingerprint=phi.fingerprint, device=device)
-        agg.absorb(m.to(device), client="a", task="t")
-        weights.append(agg.solve().to(None).weights)
-    assert np.abs(weights[0] - weights[1]).max() < 1e-3 * np.abs(weights[0]).max()
-    assert np.array_equal(weights[1], weights[2])
+        agg = fedran.Aggregator(fingerprint=phi.fingerprint, device=device, dtype="float64")
+        agg.absorb(points.to(device), client="a", task="t")
+        heads.append(agg.solve(landmarks=landmarks))
+    scores = [head.to(None).scores(phi(Z)) for head in heads]
+    np.testing.assert_allclose(scores[1], scores[0], atol=1e-3)
+    on_gpu = heads[1].scores(torch.asarray(phi(Z), device="cuda")).cpu().numpy()
+    np.testing.assert_allclose(on_gpu, scores[0], atol=1e-3)
+    assert np.array_equal(scores[1], scores[2])
 
 
 def test_a_sum_of_totals_on_the_gpu_gives_the_summary_of_numpy(rows):

@@ -40,6 +40,13 @@ def test_groups_of_one_row_are_the_rows():
     assert points.counts.tolist() == [1] * 20
 
 
+@pytest.mark.parametrize("least", [2, 7])
+def test_a_least_group_holds_even_where_groups_of_one_row_are_asked_for(least):
+    points = condense(unit_rows(30, 5, least), [0] * 25 + [1] * 5, min_group=least)
+    assert points.smallest_group >= least
+    assert points.n_rows == (30 if least == 2 else 25)
+
+
 def test_groups_have_less_spread_than_random_ones():
     X = unit_rows(300, 4, 1)
     points = condense(X, [0] * 300, group_size=5)

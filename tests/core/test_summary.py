@@ -228,9 +228,6 @@ class TestValidation:
     def test_class_sums_obey_cauchy_schwarz(self):
         self.refuse("class_sums", class_sums=lambda s: s.class_sums * 3)
 
-    def test_rows_of_a_summary_are_not_rows_of_a_mixture(self):
-        self.refuse("accounts.mixture_rows", accounts=lambda s: replace(s.accounts, mixture_rows=1))
-
     @pytest.mark.parametrize("parts", [0, 9])
     def test_a_summary_has_at_least_one_part_and_no_more_parts_than_rows(self, parts):
         self.refuse("accounts.parts", accounts=lambda s: replace(s.accounts, parts=parts))

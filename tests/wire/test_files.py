@@ -7,9 +7,10 @@ import pytest
 
 import fedran
 from fedran.wire import files
-from helpers.wire.messages import half_done, solved_head, summary
+from helpers.wire.messages import half_done, solved_head, some_points, summary
 
 THINGS = {
+    fedran.Points: some_points(),
     fedran.Summary: summary(),
     fedran.Head: solved_head(),
     fedran.Aggregator: half_done("gram"),
@@ -20,8 +21,8 @@ THINGS = {
 def test_save_writes_the_bytes_of_encode_and_load_reads_them(kind, tmp_path):
     path = tmp_path / "upload.bin"
     obj = THINGS[kind]
-    sent = kind in (fedran.Summary, fedran.Mixture)
-    for option in [{"bits": 8.0}, {"precision": "float32" if sent else None}]:
+    sent = kind is fedran.Summary
+    for option in [{"bits": 8.0, "step": 2.0}, {"precision": "float32" if sent else None}]:
         assert fedran.save(obj, path, **option) == path.stat().st_size
         assert path.read_bytes() == fedran.encode(obj, **option)
         loaded = fedran.load(str(path))

@@ -66,7 +66,6 @@ STATE_DAMAGE = {
     "classes": ("state.classes", ["ant", 0, 1, 2, "bee"], "state.classes"),
     "fewer classes": ("state.classes", ["ant"], "state.counts"),
     "accounts": ("state.accounts.energy", -1.0, "state.accounts.energy"),
-    "rows of mixtures": ("state.accounts.mixture_rows", 1.5, "state.accounts.mixture_rows"),
     "no state": ("state", None, "state"),
     "older version": ("version", "1.0", "older fedran"),
 }

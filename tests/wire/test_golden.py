@@ -12,6 +12,7 @@ import fedran
 from helpers.wire.golden import (
     CLASSES,
     COUNTS,
+    KERNEL_PRINT,
     PRINT,
     WHO,
     between,
@@ -19,6 +20,8 @@ from helpers.wire.golden import (
     coded_factor,
     float_factor,
     golden_head,
+    golden_kernel_head,
+    golden_points,
     golden_summary,
 )
 from helpers.wire.messages import FIXTURES, Message, fixture
@@ -105,6 +108,32 @@ def test_the_golden_head_decodes_to_the_known_numbers():
     assert head.fingerprint == PRINT
 
 
+def test_golden_points_decode_to_the_known_numbers_and_are_written_again():
+    wanted, found = golden_points(), fedran.decode(fixture("points"), fedran.Points)
+    np.testing.assert_allclose(found.means, wanted.means, atol=1e-5)  # norms have 16 bits
+    for name in ("classes", "fingerprint"):
+        assert getattr(found, name) == getattr(wanted, name)
+    for name in ("codes", "counts"):
+        assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
+    assert fedran.encode(wanted) == fixture("points")
+
+
+def test_the_golden_kernel_head_is_read_and_written_exactly():
+    wanted, found = golden_kernel_head(), fedran.decode(fixture("kernel_head"), fedran.Head)
+    np.testing.assert_array_equal(found.landmarks, wanted.landmarks)
+    np.testing.assert_allclose(found.weights, wanted.weights, atol=1e-7)
+    assert (found.scale, found.classes, found.fingerprint) == (0.25, wanted.classes, KERNEL_PRINT)
+    assert found.diagnosis == wanted.diagnosis
+    assert fedran.encode(wanted) == fixture("kernel_head")
+
+
+def test_the_golden_aggregator_of_points_is_read_and_written_bit_for_bit():
+    agg = fedran.decode(fixture("aggregator_points"), fedran.Aggregator)
+    assert agg.absorbed == {("site-1", "may"): hashlib.sha256(fixture("points")).hexdigest()}
+    assert agg.counts == {12: 5, "ant": 3, "été": 3}
+    assert fedran.encode(agg) == fixture("aggregator_points")
+
+
 @pytest.mark.parametrize("form", ["stack", "gram"])
 def test_golden_aggregators_are_read_and_written_bit_for_bit(form, tmp_path):
     path = tmp_path / "state"
@@ -133,11 +162,9 @@ def test_the_golden_float32_summary_read_byte_by_byte():
     entries = json.loads(blob[8 : 8 + length])
     assert list(entries) == ["__metadata__", "sigma", "directions", "sums"]
     fields = json.loads(entries["__metadata__"]["fedran"])
-    assert (fields["format"], fields["version"]) == ("fedran", "2.0")
+    assert (fields["format"], fields["version"]) == ("fedran", "3.0")
     assert (fields["kind"], fields["precision"]) == ("summary", "float32")
     assert (fields["out_features"], fields["rank"], fields["center"]) == (16, 3, "class")
-    assert [fields[name] for name in ("weights", "scaler", "histograms")] == [None] * 3
-    assert fields["accounts"]["mixture_rows"] == 0
     body = blob[8 + length :]
     assert struct.unpack("<3d", body[:24]) == (16.0, 4.0, 1.0)
     rows = np.array(struct.unpack("<48f", body[24 : 24 + 192])).reshape(3, 16)

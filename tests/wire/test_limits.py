@@ -107,14 +107,10 @@ def test_the_limit_on_decoded_bytes_holds(make):
 
 def reads(classes, M, limits, landmarks):
     """Whether a head of these classes can be encoded and decoded."""
-    names = dict.fromkeys(Diagnosis.__dataclass_fields__, 0.0)
-    diagnosis = Diagnosis(**{**names, "route": "", "n_rows": 1, "largest_group": 1})
-    head = fedran.Head(
-        np.ones((landmarks or M, len(classes)), np.float32),
-        tuple(classes),
-        diagnosis,
-        landmarks=np.random.default_rng(0).random((landmarks, M), np.float32) if landmarks else None,
-    )
+    diagnosis = Diagnosis("", 1.0, 0.0, 1, 1.0, 1.0, 0.0)
+    support = np.random.default_rng(0).random((landmarks, M), np.float32) if landmarks else None
+    weights = np.ones((landmarks or M, len(classes)), np.float32)
+    head = fedran.Head(weights, tuple(classes), diagnosis, landmarks=support)
     try:
         fedran.decode(fedran.encode(head), fedran.Head, limits=limits)
     except fedran.Refused:

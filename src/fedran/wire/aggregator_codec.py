@@ -78,9 +78,7 @@ def _write_points(messages: list[Points]) -> tuple[dict[str, Any], dict[str, Ten
     }
 
 
-def _read_points(
-    message: Container, ledger: dict[Key, str], limits: Limits
-) -> list[Points]:
+def _read_points(message: Container, ledger: dict[Key, str], limits: Limits) -> list[Points]:
     header, found, start = message.header, [], 0
     message.only("means", "counts")
     fingerprint = header.fingerprint("fingerprint")

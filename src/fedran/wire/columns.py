@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Float32
 from fedran.core.errors import Refused
 from fedran.wire import rans
 from fedran.wire.container import Container, Tensor, inflate
@@ -32,7 +31,7 @@ MOST_TABLES = 32
 
 
 def column_steps(
-    values: Float32[NDArray[Any], "n d"], deviation: NDArray[Any], step: float
+    values: NDArray[np.float32], deviation: NDArray[Any], step: float
 ) -> NDArray[np.uint8]:
     """The smallest steps of at least ``step`` deviations per column, as eighths of powers of two.
 
@@ -46,7 +45,7 @@ def column_steps(
     return np.clip(exponents, 0, 255).astype(np.uint8)
 
 
-def grid_steps(values: Float32[NDArray[Any], "n d"]) -> NDArray[np.uint8]:
+def grid_steps(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     """The steps by which rounding changes no value that is a multiple of a power of two.
 
     Other values are rounded as finely as ``MOST_CODES`` allows.
@@ -60,9 +59,7 @@ def grid_steps(values: Float32[NDArray[Any], "n d"]) -> NDArray[np.uint8]:
     return finest
 
 
-def encode_columns(
-    values: Float32[NDArray[Any], "n d"], steps: NDArray[np.uint8]
-) -> dict[str, Tensor]:
+def encode_columns(values: NDArray[np.float32], steps: NDArray[np.uint8]) -> dict[str, Tensor]:
     """The tensors of a matrix whose columns are rounded in these steps."""
     n, d = values.shape
     codes = np.rint(values / _step_sizes(steps)).astype(np.int64)
@@ -82,7 +79,7 @@ def encode_columns(
     }
 
 
-def decode_columns(message: Container, n: int, d: int) -> Float32[NDArray[Any], "n d"]:
+def decode_columns(message: Container, n: int, d: int) -> NDArray[np.float32]:
     """The matrix (n, d) in a verified message. Sizes must have been checked against limits."""
     steps, tables, low = expand(message, "columns", d, (1, 1, 2))
     n_tables = int(tables.max(initial=-1)) + 1

@@ -22,7 +22,7 @@ from fedran.core.errors import Refused
 from fedran.wire.validation import Header, Limits
 
 FORMAT = "fedran"
-MAJOR, MINOR = 2, 0
+MAJOR, MINOR = 3, 0
 LARGEST_DIMENSION = 2**40
 DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),

@@ -45,8 +45,6 @@ TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "mixed": 0.5}
 FLOAT_LEVELS = 2.0**22
 """Steps between 0 and the largest entry of a row, fewer than float32 has. A factor in float32 has
 no more in a float64 message."""
-UNUSED = ("weights", "scaler", "histograms")
-"""Fields that are always null: the first readers of version 2 require them."""
 
 _DTYPE = {"float64": "<f8", "float32": "<f4"}
 _TENSOR = {"float64": "F64", "float32": "F32"}
@@ -92,7 +90,6 @@ def encode_summary(summary: Summary, precision: Precision, bits: float) -> bytes
         "counts": list(summary.counts),
         "accounts": plain_accounts(accounts),
         "fingerprint": dict(summary.fingerprint.fields) if summary.fingerprint else None,
-        **dict.fromkeys(UNUSED),
     }
     return pack("summary", header, {"sigma": sigma, **direction_tensors, **sum_tensors})
 
@@ -107,9 +104,6 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     if header.get("center") is not None:
         header.one_of("center", "class")
         center = "class"
-    for name in UNUSED:
-        if header.fields.get(name) is not None:
-            raise Refused(name, "null", "a value")
     classes = header.labels("classes", limits)
     counts = tuple(header.integers("counts", len(classes), 1))
     accounts = header.accounts("accounts")

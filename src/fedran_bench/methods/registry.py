@@ -17,7 +17,7 @@ from fedran_bench.methods.analytic.fedpft import FedPFT
 from fedran_bench.methods.analytic.fedran import (
     FedRAN,
     FedRANMargin,
-    FedRANMixture,
+    FedRANPoints,
     FedRANPrototype,
     FedRANUncentred,
 )
@@ -43,9 +43,9 @@ from fedran_bench.methods.trained.target import TARGET
 from fedran_bench.methods.yardsticks import SendFeatures, SendFeatures8Bit, SendImages
 
 METHODS: dict[str, type[Any]] = {
+    "fedran-points": FedRANPoints,
     "fedran": FedRAN,
     "fedran-uncentred": FedRANUncentred,
-    "fedran-mixture": FedRANMixture,
     "fedran-secure": FedRANSecure,
     "fedran-dp": FedRANDP,
     "fedran-paper": FedRANPaper,

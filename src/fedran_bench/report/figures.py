@@ -22,13 +22,14 @@ from fedran_bench.report.tables import MIB
 from fedran_bench.report.verdict import (
     ANALYTIC,
     HEAD,
-    MIXTURE,
+    MESSAGES,
     NAMED,
     NETWORK,
-    OURS,
     PAPER,
+    POINTS,
     POOLED,
     PROMPTS,
+    SUMS,
     TUNED,
     leaders,
     quoted,
@@ -44,7 +45,7 @@ INK, MUTED, GRID = "#1c1e21", "#9aa0a7", "#dcdee0"
 COLOURS = ("#2b7fd4", "#2f9e44", "#ae3ec9", "#b08900", "#d6417e", "#0c9aa8", "#a47764")
 WIDTH, HEIGHT = 6.0, 3.5
 """Inches of the axes. Small enough to be read on a phone, where the page scales the figure."""
-SIZES = {"fedran": ("rank",), "fedran-mixture": ("group_size", "min_group")}
+SIZES = {"fedran": ("rank",), "fedran-points": ("group_size", "min_group", "step")}
 """Methods with messages of several sizes, and the settings that change the size."""
 MOST = 13
 """Methods with a colour. All others are grey."""
@@ -105,8 +106,8 @@ class Style:
 
 
 STYLES = {
-    OURS: Style("#d9480f", "o"),
-    MIXTURE: Style(COLOURS[2], "D"),
+    POINTS: Style("#d9480f", "o"),
+    SUMS: Style(COLOURS[2], "D"),
     TUNED: Style(COLOURS[4], "P"),
     ANALYTIC: Style(COLOURS[0], "s"),
     HEAD: Style(COLOURS[1], "^"),
@@ -201,17 +202,17 @@ def method_styles(found: Sequence[Group]) -> dict[str, tuple[str, Style]]:
     sizes = Counter(map(role, found))
     styles = {
         # In a line of several sizes no single one is named.
-        g.name: (kind if kind in (OURS, MIXTURE) and sizes[kind] > 1 else quoted(g), STYLES[kind])
+        g.name: (kind if kind in MESSAGES.values() and sizes[kind] > 1 else quoted(g), STYLES[kind])
         for kind, g in lead.items()
     }
+    for g in found:
+        if role(g) in MESSAGES.values():
+            styles.setdefault(g.name, styles[lead[role(g)].name])
     free = [Style(c, "^vPXpsD"[(i + turn) % 7]) for turn in range(7) for i, c in enumerate(COLOURS)]
     others = [g for g in found if g.key in NAMED] or [g for g in found if g.key not in SIZES]
     others = sorted((g for g in others if g.name not in styles), key=lambda g: -g.A_T.mean)
     for g, style in zip(others[: MOST - len(lead)], free, strict=False):
         styles[g.name] = g.name, replace(style, dashed=not g.competes)
-    for g in found:
-        if role(g) in (OURS, MIXTURE):
-            styles.setdefault(g.name, styles[lead[role(g)].name])
     return styles
 
 

@@ -31,7 +31,7 @@ from fedran_bench.results.result import Result
 
 MIB = 2**20
 NOTHING = "-"
-COMPARED = {"fedran": "FedRAN", "fedran-mixture": "FedRAN-mixture", "fedran-paper": "FedRAN-paper"}
+COMPARED = {"fedran-points": "FedRAN-points", "fedran": "FedRAN", "fedran-paper": "FedRAN-paper"}
 """Columns of the table of all comparisons, before the best other method."""
 REMARKS = (
     (is_head, "(head): a linear head trained on the same frozen features as FedRAN."),
@@ -156,7 +156,7 @@ def comparison_table(results: Iterable[Result]) -> Table:
         best = strongest(g for g in found if g.competes and not is_ours(g))
         row = [Cell(setting.title + (", network fine-tuned in task 0" if tuned else ""))]
         for key, g in zip(keys, ours, strict=True):
-            least = f"; {g.params.get('min_group')}" if g and key == "fedran-mixture" else ""
+            least = f"; {g.params.get('min_group')}" if g and key == "fedran-points" else ""
             row.append(Cell(f"{g.A_T.mean:.2f} ({mib(g.upload)}{least})" if g else NOTHING))
         shown = f"{best.name}: {best.A_T.mean:.2f} ({mib(best.upload)})" if best else NOTHING
         rows.append([*row, Cell(shown)])
@@ -170,8 +170,8 @@ def comparison_table(results: Iterable[Result]) -> Table:
         "upload of any client in any task in MiB. Where a method ran with several settings, the "
         "most accurate is shown."
     )
-    if "fedran-mixture" in keys:
-        note += " Of a mixture, the last number says how many rows each group has at least."
+    if "fedran-points" in keys:
+        note += " Of points, the last number says how many rows each group has at least."
     return Table("All comparisons", columns, rows, note)
 
 

@@ -23,18 +23,20 @@ from fedran_bench.results.result import DEFAULT_STUDY, Result
 
 LINES = 6
 """Sentences of a verdict."""
-OURS, MIXTURE, TUNED = "FedRAN", "FedRAN-mixture", "FedRAN, network fine-tuned in task 0"
+POINTS, SUMS, TUNED = "FedRAN-points", "FedRAN", "FedRAN, network fine-tuned in task 0"
 PAPER = "FedRAN (paper)"
 ANALYTIC = "best other method without training"
 HEAD = "best trained head on the features"
 PROMPTS = "best prompt or LoRA method"
 NETWORK = "best network from scratch"
 POOLED = "all rows in one place"
-ROLES = (OURS, MIXTURE, TUNED, ANALYTIC, HEAD, PROMPTS, NETWORK, POOLED, PAPER)
+ROLES = (POINTS, SUMS, TUNED, ANALYTIC, HEAD, PROMPTS, NETWORK, POOLED, PAPER)
 """Every kind of method that has a leader; the most important first."""
+MESSAGES = {"fedran-points": POINTS, "fedran": SUMS}
+"""Methods whose messages come in several sizes."""
 
 NAMED = (
-    *("fedran-paper", "stsa", "afl", "fedcgs", "gh-ofl-lda", "fedpft", "fedncm"),
+    *("fedran-points", "fedran-paper", "stsa", "afl", "fedcgs", "gh-ofl-lda", "fedpft", "fedncm"),
     *("loranpac", "ranpac", "send-features-8bit", "send-images"),
 )
 """Methods that readers look for. Figures and short tables name them besides the leaders."""
@@ -46,8 +48,8 @@ def role(g: Group) -> str:
         return POOLED
     if is_ours(g):
         if is_fine_tuned(g.first):
-            return TUNED if g.key in ("fedran", "fedran-mixture") else ""
-        return {"fedran": OURS, "fedran-mixture": MIXTURE, "fedran-paper": PAPER}.get(g.key, "")
+            return TUNED if g.key in MESSAGES else ""
+        return {**MESSAGES, "fedran-paper": PAPER}.get(g.key, "")
     if not is_trained(g.first):
         return "" if is_fine_tuned(g.first) else ANALYTIC
     return HEAD if is_head(g.first) else PROMPTS if is_prompted(g.first) else NETWORK
@@ -58,22 +60,27 @@ def leaders(found: Iterable[Group]) -> dict[str, Group]:
 
     Runs that only vary the size of our messages do not lead.
     """
-    best: dict[str, Group] = {}
+    kinds: dict[str, list[Group]] = {}
     for g in found:
-        kind = role(g)
-        if kind and (kind not in best or _strength(g) > _strength(best[kind])):
-            best[kind] = g
-    return {kind: best[kind] for kind in ROLES if kind in best}
+        kinds.setdefault(role(g), []).append(g)
+    best = {kind: strongest(kinds.get(kind, ())) for kind in ROLES}
+    return {kind: g for kind, g in best.items() if g is not None}
 
 
 def strongest(found: Iterable[Group]) -> Group | None:
-    """The best method; ours at their usual sizes before those that only vary the size."""
-    return max(found, key=_strength, default=None)
+    """The most accurate method, and of those whose lead is a tie the one with the fewest bytes.
+
+    Ours at their usual sizes come before those that only vary the size.
+    """
+    found = list(found)
+    found = [g for g in found if not is_ours(g) or g.first.study == DEFAULT_STUDY] or found
+    best = max((g.A_T.mean for g in found), default=0.0)
+    return min((g for g in found if _tied(best - g.A_T.mean)), key=lambda g: g.upload, default=None)
 
 
-def _strength(g: Group) -> tuple[bool, float, int]:
-    """The most accurate is best. Of those that print the same accuracy it is the smallest."""
-    return not is_ours(g) or g.first.study == DEFAULT_STUDY, round(g.A_T.mean, 1), -g.upload
+def _tied(gap: float) -> bool:
+    """Whether a difference in accuracy is 0.0 points in print."""
+    return round(abs(gap), 1) == 0.0
 
 
 def main_setting(found: Iterable[Group]) -> tuple[Setting, list[Group]]:
@@ -97,33 +104,39 @@ def where(setting: Setting, found: Sequence[Group]) -> str:
 
 
 def quoted(g: Group) -> str:
-    """The name of a method; a mixture says how many rows each of its groups has at least.
+    """The name of a method; points say how many rows each of their groups has at least.
 
-    Fewer rows per group make a mixture more accurate and less private.
+    Fewer rows per group make them more accurate and less private.
     """
-    least = g.params.get("min_group") if "mixture" in g.key else None
+    least = g.params.get("min_group")
     if least is None:
         return g.name
     name = g.name.removesuffix(f", at least {least}")
+    if least == g.params.get("group_size") == 1:
+        return f"{name}, every row"
     return f"{name}, at least {counted(int(least), 'row')} per group"
 
 
 def verdict(found: Sequence[Group]) -> list[str]:
     """What the methods of one setting achieve, in at most six sentences."""
     lead = leaders(found)
-    ours = next((lead[kind] for kind in (OURS, MIXTURE, TUNED) if kind in lead), None)
-    base = ours or max(found, key=lambda g: (g.competes, _strength(g)))
+    ours = next((lead[kind] for kind in (*MESSAGES.values(), TUNED) if kind in lead), None)
+    base = ours or strongest([g for g in found if g.competes]) or found[0]
     lines = [
         f"{quoted(base)} classifies {base.A_T.mean:.1f} % of the test rows correctly after the "
         f"last task. No client uploads more than {human_bytes(base.upload)} in a task."
     ]
-    for kind, what in (
-        (MIXTURE, "our message for small budgets"),
-        (TUNED, "after its clients have trained adapters of the network in the first task"),
+    grouped = [g for g in found if role(g) == POINTS and g.params.get("min_group", 1) > 1]
+    for other, what in (
+        (strongest(grouped), "no message holds a single row"),
+        (
+            lead.get(TUNED),
+            "after its clients have trained adapters of the network in the first task",
+        ),
     ):
-        if kind in lead and lead[kind] is not base:
-            g = lead[kind]
-            lines.append(f"{quoted(g)} ({what}): {g.A_T.mean:.1f} % with {human_bytes(g.upload)}.")
+        if other is not None and other is not base:
+            size = human_bytes(other.upload)
+            lines.append(f"{quoted(other)} ({what}): {other.A_T.mean:.1f} % with {size}.")
     rivals = [g for g in found if g.competes and not is_ours(g) and g is not base]
     if ours is None and not rivals:  # variants of one method
         others = (g for g in found if g.competes and g is not base)
@@ -166,10 +179,9 @@ def _over_all(results: Iterable[Result]) -> str:
     gaps = []
     for setting, _, found in frozen_and_tuned(results):
         lead = leaders(found)
-        ours = [lead[kind].A_T.mean for kind in (OURS, MIXTURE, TUNED) if kind in lead]
-        rivals = [g for g in found if g.competes and not is_ours(g)]
-        if ours and rivals:
-            best = max(rivals, key=lambda g: g.A_T.mean)
+        ours = [lead[kind].A_T.mean for kind in (*MESSAGES.values(), TUNED) if kind in lead]
+        best = strongest(g for g in found if g.competes and not is_ours(g))
+        if ours and best is not None:
             gaps.append((round(best.A_T.mean - max(ours), 1), best.name, setting))
     if len(gaps) < 2:
         return ""
@@ -206,6 +218,6 @@ def _than(gap: float, name: str) -> str:
     >>> _than(-2.84, "AFL"), _than(0.5, "AFL"), _than(-0.04, "AFL")
     ('2.8 points less than AFL', '0.5 points more than AFL', 'as accurate as AFL')
     """
-    if round(abs(gap), 1) == 0.0:
+    if _tied(gap):
         return f"as accurate as {name}"
     return f"{abs(gap):.1f} points {'less' if gap < 0 else 'more'} than {name}"

@@ -21,10 +21,12 @@ _PHRASES: dict[str, str] = {
     "covariance": "{}",
     "kind": "{}",
     "group_size": "groups of {}",
+    "landmarks": "{} landmarks",
     "min_group": "at least {}",
     "n_rounds": "{} rounds",
     "out_features": "M = {}",
     "rank": "r = {}",
+    "step": "step {:g}",
     "task0": "fine-tuned in task 0",
 }
 
@@ -270,6 +272,8 @@ def _phrase(setting: str, value: object) -> str:
     >>> _phrase("group_size", 6), _phrase("components", 1), _phrase("lr", 0.1)
     ('groups of 6', '1 component', 'lr=0.1')
     """
+    if (setting, value) == ("landmarks", None):
+        return "all points"
     text = _PHRASES.get(setting, setting + "={}").format(value)
     return text.removesuffix("s") if setting == "components" and value == 1 else text
 

@@ -40,7 +40,7 @@ def tuned(key="fedran", **task0):
 
 
 def bound_source(rounds):
-    """Mixtures draw rows by the digest of uploads, of which the fingerprint is a part."""
+    """The adapters are part of the fingerprint, and so of every upload."""
     digest = hashlib.sha256(rounds.state.adapters).hexdigest()
     return {**rounds.method.stage.source, "adapters": digest}
 

@@ -32,7 +32,7 @@ METHODS = {
         "fedran-prototype",
         "fedran-margin",
     ),
-    "mixture": ("fedran-mixture",),
+    "points": ("fedran-points",),
 }
 """The methods that send each kind of message."""
 
@@ -184,7 +184,11 @@ ATTACKS = {
         **CODED,
     },
     "summary": {},
-    "mixture": {},
+    "points": {
+        "a row too many": change(points=lambda n: [n[0] + 1, *n[1:]]),
+        "a stream too short": change(codes=lambda c: c[:-8]),
+        "a tensor too many": change(other=np.zeros(3)),
+    },
 }
 CASES = [
     pytest.param(key, attack, id=f"{key}: {name}")
@@ -192,7 +196,7 @@ CASES = [
     for key in keys
     for name, attack in {
         **ANY_KIND,
-        **({} if kind in ("summary", "mixture") else LABELLED),
+        **({} if kind == "summary" else LABELLED),
         **ATTACKS[kind],
     }.items()
 ]

@@ -30,12 +30,12 @@ def messages():
         for r in (64, 128, 256)
         for p in ({"rank": r},)
     ]
-    mixtures = [
-        made_up("fedran-mixture", "FedRAN-mixture", upload=2_000_000 // n, params=p)
+    points = [
+        made_up("fedran-points", "FedRAN-points", upload=2_000_000 // n, params=p)
         for n in (5, 10)
         for p in ({"group_size": n, "min_group": 1},)
     ]
-    return [*summaries, *mixtures, *(made_up(**m) for m in METHODS if m["key"] != "fedran")]
+    return [*summaries, *points, *(made_up(**m) for m in METHODS if m["key"] != "fedran")]
 
 
 def drawn(runs):
@@ -63,7 +63,7 @@ def test_sizes_of_one_message_share_a_style_and_others_are_grey():
 
 def test_a_figure_names_the_methods_in_its_legend():
     size, tasks = drawn(messages())
-    for name in ("FedRAN-mixture", "AFL", "Joint training", "FedRAN-paper"):
+    for name in ("FedRAN-points", "AFL", "Joint training", "FedRAN-paper"):
         assert f">{name}<" in size
     assert ">other methods<" in tasks
 

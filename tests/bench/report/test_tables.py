@@ -43,11 +43,11 @@ def test_the_best_ranked_methods_are_marked_and_ties_share_a_mark():
     assert marks == {"a": "", "bb": "best", "ccc": "best", "dddd": "second", "joint": ""}
 
 
-def test_a_mixture_says_its_least_group_in_every_table():
-    one = made_up("fedran-mixture", "FedRAN-mixture", params={"group_size": 3, "min_group": 1})
+def test_points_say_their_least_group_in_every_table():
+    one = made_up("fedran-points", "FedRAN-points", params={"group_size": 3, "min_group": 1})
     table = method_table(groups([one]), "")
-    assert table.rows[0][0].text == "FedRAN-mixture, at least 1 row per group"
-    assert texts(comparison_table([one]), "FedRAN-mixture").popitem()[1].endswith("; 1)")
+    assert table.rows[0][0].text == "FedRAN-points, at least 1 row per group"
+    assert texts(comparison_table([one]), "FedRAN-points").popitem()[1].endswith("; 1)")
 
 
 def test_the_papers_figures_stand_beside_the_methods_that_it_runs():

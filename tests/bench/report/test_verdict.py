@@ -8,16 +8,17 @@ from fedran_bench.report.verdict import (
     ANALYTIC,
     HEAD,
     LINES,
-    MIXTURE,
     NETWORK,
-    OURS,
     PAPER,
+    POINTS,
     POOLED,
+    SUMS,
     TUNED,
     leaders,
     main_setting,
     overall_verdict,
     quoted,
+    strongest,
     verdict,
 )
 from fedran_bench.results.grouping import groups
@@ -27,7 +28,7 @@ from helpers.bench.made_up import METHODS, heads, made_up, scratch, vit
 def test_every_kind_is_led_by_its_most_accurate_method():
     found = groups([*(made_up(**m) for m in METHODS if "family" not in m), *scratch(), *heads()])
     lead = leaders(found)
-    assert lead[OURS].name == "FedRAN"
+    assert lead[SUMS].name == "FedRAN"
     assert lead[PAPER].name == "FedRAN-paper"
     assert lead[ANALYTIC].name == "AFL"
     for kind in (HEAD, NETWORK):
@@ -36,10 +37,23 @@ def test_every_kind_is_led_by_its_most_accurate_method():
 
 
 def test_runs_that_vary_the_size_of_a_message_do_not_lead():
-    usual = made_up("fedran-mixture", "usual", level=0.7)
-    wide = made_up("fedran-mixture", "wide", level=0.9, study="communication")
-    assert leaders(groups([wide, usual]))[MIXTURE].name == "usual"
-    assert leaders(groups([wide]))[MIXTURE].name == "wide"
+    usual = made_up("fedran-points", "usual", level=0.7)
+    fine = made_up("fedran-points", "fine", level=0.9, study="communication")
+    assert leaders(groups([fine, usual]))[POINTS].name == "usual"
+    assert leaders(groups([fine]))[POINTS].name == "fine"
+
+
+def with_accuracy(name, accuracy, upload):
+    return made_up(
+        name, acc=[[accuracy]], tasks=1, test_rows=[1000], class_right=[[1, 1]], upload=upload
+    )
+
+
+@pytest.mark.parametrize(("large", "wanted"), [(0.7344, "small"), (0.7350, "large")])
+def test_of_methods_that_are_tied_in_print_the_smallest_upload_wins(large, wanted):
+    runs = [with_accuracy("large", large, 2000), with_accuracy("small", 0.734, 1000)]
+    for order in (runs, runs[::-1]):
+        assert strongest(groups(order)).name == wanted
 
 
 def test_the_verdict_states_accuracies_and_bytes_as_measured():
@@ -61,12 +75,24 @@ def test_the_verdict_says_when_another_method_is_better_and_smaller():
     assert re.search(r"X: .* points more than FedRAN, 10 times fewer bytes\)", rival)
 
 
-@pytest.mark.parametrize(("label", "least"), [("Mixture", 1), ("Mixture, at least 5", 5)])
-def test_a_quoted_mixture_says_its_least_group_once(label, least):
+@pytest.mark.parametrize(("label", "least"), [("Points", 1), ("Points, at least 5", 5)])
+def test_quoted_points_say_their_least_group_once(label, least):
     params = {"group_size": 6, "min_group": least}
-    (g,) = groups([made_up("fedran-mixture", label, params=params)])
-    assert re.fullmatch(rf"Mixture, at least {least} rows? per group", quoted(g))
+    (g,) = groups([made_up("fedran-points", label, params=params)])
+    assert re.fullmatch(rf"Points, at least {least} rows? per group", quoted(g))
     assert quoted(g) in verdict([g])[0]
+
+
+def test_the_verdict_quotes_points_of_every_row_and_points_without_single_rows():
+    runs = [
+        made_up("fedran", "FedRAN", level=0.9),
+        made_up("fedran-points", "P", params={"group_size": 1, "min_group": 1}, level=0.8),
+        made_up("fedran-points", "P5", params={"group_size": 5, "min_group": 5}, level=0.7),
+        made_up("fedran-points", "P9", params={"group_size": 9, "min_group": 9}, level=0.6),
+    ]
+    first, second = verdict(groups(runs))
+    assert first.startswith("P, every row classifies")
+    assert second.startswith("P5, at least 5 rows per group (")
 
 
 def test_a_method_on_a_fine_tuned_network_is_compared_with_ours_on_one():

@@ -134,7 +134,7 @@ def test_settings_that_a_stream_does_not_need_may_be_left_out(stream):
         (fields(dataset=[]), "dataset is an empty list"),
         (fields(method={"key": "afl"}), "methods are written as [[method]] tables"),
         (fields(method=[]), "expected at least one [[method]]"),
-        (fields(method=[{"rank": 3}]), "a [[method]] needs a key; one of fedran, "),
+        (fields(method=[{"rank": 3}]), "a [[method]] needs a key; one of fedran-points, "),
         (fields(method=[{"key": "fedrun"}]), "no method 'fedrun' (did you mean 'fedran'?)"),
         (fields(method=[{"key": 3}]), "method.key must be text, got 3"),
         (fields(method=[{"key": "fedran", "rnk": 3}]), "no setting 'rnk' (did you mean 'rank'?)"),

@@ -92,8 +92,6 @@ class TestRule:
         assert rule.value(rows) == pytest.approx(0.03 * 100)
         cut = replace(rows, cut=500.0, parts=2)
         assert rule.value(cut) == pytest.approx((0.03 + 0.07 * 0.5 * 5**0.5) * 100)
-        lifted = replace(cut, n_rows=40, mixture_rows=30, energy=4000.0)
-        assert rule.value(lifted) == pytest.approx((0.03 + 0.07 * 0.125 * 5**0.5) * 100)
 
     @quick
     @given(st.floats(1e-6, 1e6), st.floats(0, 1), st.floats(0.1, 10))

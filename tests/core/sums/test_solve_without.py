@@ -6,19 +6,14 @@ import pytest
 import fedran
 from helpers.core.samples import D, rows
 
-KINDS = ["summary", "mixture", "both"]
 
-
-def messages(kind, phi, count=4):
-    """Some messages of different rows. The last one has a class of its own."""
+def messages(phi, count=4):
+    """Some summaries of different rows. The last one has a class of its own."""
     made = []
     for seed in range(count):
         Z, y = rows(30, seed=seed)
         y = [3 if seed == count - 1 and label == 2 else label for label in y]
-        if kind == "mixture" or (kind == "both" and seed % 2):
-            made.append(fedran.condense(Z, y, phi, min_group=2))
-        else:
-            made.append(fedran.summarize(phi(Z), y, 6, fingerprint=phi.fingerprint))
+        made.append(fedran.summarize(phi(Z), y, 6, fingerprint=phi.fingerprint))
     return made
 
 
@@ -29,12 +24,11 @@ def absorbed(made, phi, **options):
     return total
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("M", [16, 400], ids=["gram", "stack"])
 @pytest.mark.parametrize("left_out", [(0,), (3,), (1, 3)])
-def test_subtracting_equals_never_having_absorbed(kind, M, left_out):
+def test_subtracting_equals_never_having_absorbed(M, left_out):
     phi = fedran.RandomFeatures(D, M, seed=2)
-    made = messages(kind, phi)
+    made = messages(phi)
     total = absorbed(made, phi)
     before = fedran.encode(total)
     found = total.solve_without(made[i] for i in left_out)
@@ -50,14 +44,13 @@ def test_subtracting_equals_never_having_absorbed(kind, M, left_out):
 
 def test_nothing_is_left_without_any_message():
     phi = fedran.RandomFeatures(D, 16, seed=2)
-    made = messages("summary", phi)
+    made = messages(phi)
     assert absorbed(made, phi).solve_without(made) is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_message_that_was_not_absorbed_cannot_be_left_out(kind):
+def test_a_message_that_was_not_absorbed_cannot_be_left_out():
     phi = fedran.RandomFeatures(D, 16, seed=2)
-    *made, stranger = messages(kind, phi)
+    *made, stranger = messages(phi)
     total = absorbed(made, phi)
     for wrong in ([stranger], [made[0], made[0]], [fedran.decode(fedran.encode(made[0]))]):
         with pytest.raises(ValueError, match="pass the copy that was absorbed"):
@@ -66,7 +59,7 @@ def test_a_message_that_was_not_absorbed_cannot_be_left_out(kind):
 
 def test_on_torch_it_is_the_same():
     phi = fedran.RandomFeatures(D, 16, seed=2)
-    made = messages("summary", phi)
+    made = messages(phi)
     wanted = absorbed(made, phi).solve_without(made[:1])
     found = absorbed(made, phi, device="cpu").solve_without(made[:1]).to(None)
     np.testing.assert_allclose(found.weights, wanted.weights, atol=1e-4)

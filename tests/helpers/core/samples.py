@@ -1,6 +1,4 @@
-"""Rows, summaries and mixtures for tests of the core."""
-
-from dataclasses import replace
+"""Rows, summaries and points for tests of the core."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -27,11 +25,6 @@ def rows(n=60, d=D, seed=0):
 
 def phi_of(kind="cosine", M=M, seed=0, bias=False):
     return RandomFeatures(D, M, kind=kind, seed=seed, bias=bias)
-
-
-def with_part(m, **changes):
-    """The mixture with fields of its only part replaced."""
-    return replace(m, parts=(replace(m.parts[0], **changes),))
 
 
 def summary(seed=0, n=6, M=8, labels=(0, 1, "a"), **options):

@@ -12,6 +12,7 @@ from fedran.core.sums.class_sums import ClassSums
 from helpers.wire.messages import FIXTURES, PRECISIONS, to_text
 
 PRINT = fedran.Fingerprint.of(backbone="golden", d=3, seed=7, scaled=True, note=None, gain=0.5)
+KERNEL_PRINT = fedran.KernelFeatures(4, source="golden").fingerprint
 CLASSES = (-3, 12, "ant", "été")
 COUNTS = (4, 4, 1, 1)
 BITS = 7.0
@@ -69,6 +70,37 @@ def golden_head() -> fedran.Head:
     return fedran.Head(weights, (5, "ant", "été"), diagnosis, PRINT)
 
 
+def golden_points() -> fedran.Points:
+    """Three classes, groups of 1 to 3 rows, means in eighths, rounded to eighths."""
+    means = np.array([[4, -4, 2, 1], [0, 7, 0, -3], [8, 0, 0, 0], [-1, -1, -1, 2], [0, 0, 5, 4]])
+    return fedran.Points(
+        CLASSES[1:],
+        np.array([0, 0, 1, 1, 2]),
+        (means / 8).astype(np.float32),
+        np.array([3, 2, 1, 2, 3]),
+        KERNEL_PRINT,
+        deviation=np.full(4, 0.125),
+    )
+
+
+def golden_kernel_head() -> fedran.Head:
+    """Two landmarks in eighths, weights in eighths."""
+    landmarks = (np.array([[4, -4, 2, 1], [0, 7, 0, -3]]) / 8).astype(np.float32)
+    weights = (np.arange(6).reshape(2, 3) - 4).astype(np.float32) / 8
+    diagnosis = fedran.Diagnosis(
+        "by hand", 0.03, 0.0, 9, 3.0, 10.0, 0.0, agreement=0.75, largest_group=1
+    )
+    classes = (5, "ant", "été")
+    return fedran.Head(weights, classes, diagnosis, KERNEL_PRINT, landmarks=landmarks, scale=0.25)
+
+
+def golden_aggregator_of_points() -> fedran.Aggregator:
+    """One upload."""
+    agg = fedran.Aggregator(fingerprint=KERNEL_PRINT)
+    agg.absorb(fedran.decode(fedran.encode(golden_points())), **WHO[0])
+    return agg
+
+
 def golden_aggregator(form: str) -> fedran.Aggregator:
     """``stack``: one upload, uncentred; ``gram``: two."""
     agg = fedran.Aggregator(16)
@@ -86,6 +118,9 @@ def messages() -> dict[str, bytes]:
     made = {p: fedran.encode(golden_summary(p), p, bits=BITS) for p in PRECISIONS}
     made["uncentred"] = fedran.encode(golden_summary("float32", None), "float32")
     made["head"] = fedran.encode(golden_head())
+    made["points"] = fedran.encode(golden_points())
+    made["kernel_head"] = fedran.encode(golden_kernel_head())
+    made["aggregator_points"] = fedran.encode(golden_aggregator_of_points())
     for form in ("stack", "gram"):
         made[f"aggregator_{form}"] = fedran.encode(golden_aggregator(form))
     return made

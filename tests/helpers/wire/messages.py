@@ -167,6 +167,21 @@ def summary(
     return fedran.summarize(H, y, rank=rank, center=center, fingerprint=print_)
 
 
+def some_points(n: int = 30, d: int = 16, seed: int = 0, size: int = 2) -> fedran.Points:
+    """Points of never negative features with a fingerprint."""
+    rng = np.random.default_rng(seed)
+    phi = fedran.KernelFeatures(d, "hellinger", source="tiny")
+    y = [(2, "ant", "bee")[i % 3] for i in range(n)]
+    return fedran.condense(phi(rng.random((n, d))), y, size, fingerprint=phi.fingerprint)
+
+
+def kernel_head(landmarks: int | None = 8) -> fedran.Head:
+    """A head of ``some_points``."""
+    agg = fedran.Aggregator(fingerprint=some_points().fingerprint)
+    agg.absorb(some_points(size=1), client="a", task="t")
+    return agg.solve(landmarks=landmarks)
+
+
 @cache
 def encoded(precision: str = "mixed", center: str | None = "class") -> bytes:
     """The message of ``summary(center=center)``."""

@@ -40,7 +40,7 @@ def group_rows(
     start = 0
     for rows in np.array_split(np.arange(n), n_blocks):
         k = max(1, round(len(rows) / group_size))
-        if k == len(rows):
+        if k == len(rows) and min_group == 1:
             found = np.arange(k)
         else:
             K = exact_products(X[rows])

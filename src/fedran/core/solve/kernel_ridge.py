@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 
 from fedran.core._linalg.arrays import (
     Array,
@@ -107,7 +108,9 @@ class LeftOut(NamedTuple):
         if not len(self.points):
             return 0.0, 0.0
         weights = points.weights[self.points]
-        squares = np.sum((self.scores - np.eye(points.n_classes)[points.codes[self.points]]) ** 2, 1)
+        squares = np.sum(
+            (self.scores - np.eye(points.n_classes)[points.codes[self.points]]) ** 2, 1
+        )
         return (
             float(np.average(self.right(points), weights=weights)),
             -float(np.average(squares, weights=weights)),
@@ -136,19 +139,20 @@ def solve_points(
 ) -> KernelSolution:
     """Kernel ridge with at most ``most`` points or landmarks as support; None: every point.
 
-    The support is rounded to a grid (``on_grid``). Without a ridge it is the one of ``RIDGES`` by which most of the weight of the points that are
-    left out gets its own class. Equal ones: the one with the smaller squared error.
+    The support is rounded to a grid (``on_grid``). Without a ridge it is the one of ``RIDGES`` by
+    which most of the weight of the points that are left out gets its own class. Equal ones: the
+    one with the smaller squared error.
 
-    N points, m landmarks, d features: 2 N m d + N m^2 operations, and about 2 m^3 for each ridge.
-    All N points: N^3 / 3 in ``dtype``, and N^2 numbers in memory.
+    N points, m landmarks, d features: 2 N m d + N m^2 operations, and about 3 m^3. All N points:
+    N^3 / 3 in ``dtype``, and N^2 numbers in memory.
     """
     scale = kernel_scale(points.X, like(points.counts, points.X), SCALE_FACTOR)
-    ridges = RIDGES if ridge is None else (ridge,)
     if most is not None and len(points) > most:
-        return best(points, _by_landmarks(points, most, scale, ridges))
+        return by_landmarks(points, most, scale, ridge)
     if len(points) > SEARCHED and ridge is None:
-        ridges = (best(points, _by_landmarks(points, SEARCHED, scale, ridges)).ridge,)
-    return best(points, _by_all_points(points, scale, ridges, dtype))
+        ridge = by_landmarks(points, SEARCHED, scale, None).ridge
+    ridges = RIDGES if ridge is None else (ridge,)
+    return best(points, by_all_points(points, scale, ridges, dtype))
 
 
 def best(points: Labelled, found: Iterator[KernelSolution]) -> KernelSolution:
@@ -156,7 +160,7 @@ def best(points: Labelled, found: Iterator[KernelSolution]) -> KernelSolution:
     return max(found, key=lambda solution: solution.left_out.quality(points))
 
 
-def tested_points(points: Labelled, share: float) -> Int64[NDArray[Any], " k"]:
+def left_out_points(points: Labelled, share: float) -> Int64[NDArray[Any], " k"]:
     """The points that are left out: this share of each class, spread over its points."""
     order = np.argsort(points.codes, kind="stable")
     per_class = np.bincount(points.codes, minlength=points.n_classes)
@@ -170,7 +174,7 @@ def landmarks(points: Labelled, most: int) -> Float[Array, "m d"]:
     n = len(points)
     if n <= most:
         return points.X
-    X = to_numpy(points.X)
+    X = to_numpy(cast(points.X, "float32"))
     per_class = np.bincount(points.codes, minlength=points.n_classes)
     share = np.maximum(1, np.floor(per_class * most / n)).astype(int)
     found = [
@@ -184,7 +188,7 @@ def landmarks(points: Labelled, most: int) -> Float[Array, "m d"]:
 def _class_means(X: NDArray[Any], counts: NDArray[Any], k: int) -> NDArray[np.float32]:
     """About k means of groups of the points of one class, weighted by their rows."""
     if len(X) <= k:
-        return X.astype(np.float32)
+        return X
     groups = group_rows(X, len(X) / k)
     order = np.argsort(groups, kind="stable")
     starts = np.searchsorted(groups[order], np.arange(groups.max() + 1))
@@ -200,31 +204,38 @@ def on_grid(X: Float[Array, "n d"]) -> Float32[Array, "n d"]:
     return cast(xp.round(X / step) * step, "float32")
 
 
-def cholesky(A: Float[Array, "n n"], block: int = 4096) -> Float[Array, "n n"]:
-    """The lower factor of a positive definite matrix, in place, block by block.
+def cholesky(A: Float[Array, "n n"], leaf: int | None = None) -> Float[Array, "n n"]:
+    """The lower factor of a positive definite matrix, in place, half by half.
 
-    LAPACK's own routine fails above about 16,000 rows where it counts bytes in 32 bits.
+    LAPACK's own routine fails above about 16,000 rows where it counts bytes in 32 bits. Its threads
+    also wait for each other so often that it took 20 times as long beside another program.
     """
-    xp = namespace(A)
     n = A.shape[0]
-    for i in range(0, n, block):
-        now, below = slice(i, min(i + block, n)), slice(min(i + block, n), n)
+    leaf = leaf or (128 if is_numpy_array(A) else 8192)
+    if n > leaf:
+        half = n // 2
+        first, corner = A[:half, :half], A[half:, half:]
+        cholesky(first, leaf)
+        A[half:, :half] = solve_lower(first, A[half:, :half].T).T
+        corner -= matmul(A[half:, :half], A[half:, :half].T)
+        cholesky(corner, leaf)
+        A[:half, half:] = 0
+    elif not is_numpy_array(A):
         with linalg_errors():
-            A[now, now] = xp.linalg.cholesky(A[now, now])
-        if below.start < n:
-            A[below, now] = solve_lower(A[now, now], A[below, now].T).T
-            for j in range(below.start, n, block):
-                column = slice(j, min(j + block, n))
-                A[j:, column] -= matmul(A[j:, now], A[column, now].T)
-        A[now, below] = 0
+            A[...] = namespace(A).linalg.cholesky(A)
+    else:
+        for j in range(n):
+            column = A[j:, j] - A[j:, :j] @ A[j, :j]
+            if not column[0] > 0:
+                raise np.linalg.LinAlgError(f"row {j} depends on those before it")
+            A[j:, j] = column / np.sqrt(column[0])
+            A[j, j + 1 :] = 0
     return A
 
 
 def solve_lower(L: Array, B: Array, transposed: bool = False) -> Array:
     """L^-1 B, or L'^-1 B."""
     if is_numpy_array(L):
-        from scipy.linalg import solve_triangular
-
         return solve_triangular(L, B, lower=True, trans=int(transposed), check_finite=False)
     xp = namespace(L)
     return xp.linalg.solve_triangular(L.T if transposed else L, B, upper=transposed)
@@ -242,7 +253,7 @@ def full_matrix(points: Labelled, scale: float, dtype: str) -> Float[Array, "n n
     return K
 
 
-def _by_all_points(
+def by_all_points(
     points: Labelled, scale: float, ridges: Sequence[float], dtype: str
 ) -> Iterator[KernelSolution]:
     """A solution per ridge, with every point as support.
@@ -251,21 +262,22 @@ def _by_all_points(
     """
     points, n = replace(points, X=on_grid(points.X)), len(points)
     dtype = "float64" if n <= SEARCHED else dtype
-    tested = tested_points(points, min(1.0, LEFT_OUT / n))
+    tested = left_out_points(points, min(1.0, LEFT_OUT / n))
     for ridge in ridges:
         try:
-            found, used = _solve_all(points, scale, ridge, dtype, tested), dtype
+            found, used = solve_all(points, scale, ridge, dtype, tested), dtype
         except np.linalg.LinAlgError:
             if dtype == "float64":
                 raise
-            found, used = _solve_all(points, scale, ridge, "float64", tested), "float64"
+            found, used = solve_all(points, scale, ridge, "float64", tested), "float64"
         tried = "" if used == dtype else f"Cholesky in {dtype} failed; "
         yield replace(found, route=f"{tried}kernel of all points, Cholesky in {used}")
 
 
-def _solve_all(
+def solve_all(
     points: Labelled, scale: float, ridge: float, dtype: str, tested: NDArray[Any]
 ) -> KernelSolution:
+    """One ridge, with every point as support; ``tested`` are left out one by one."""
     xp = namespace(points.X)
     K, n = full_matrix(points, scale, dtype), len(points)
     norm, spread = spectral_norm(K), effective_rank(K)
@@ -301,29 +313,39 @@ def _residual(points: Labelled, scale: float, alpha: Array, inverse: Array, Y: A
     return float(total**0.5 / max(frobenius(Y), 1e-30))
 
 
-def _by_landmarks(
-    points: Labelled, most: int, scale: float, ridges: Sequence[float]
-) -> Iterator[KernelSolution]:
-    """A solution per ridge, with class-wise means of the points that are not left out as support.
+def by_landmarks(points: Labelled, most: int, scale: float, ridge: float | None) -> KernelSolution:
+    """The solution with class-wise means of the points that are not left out as support.
 
     A mean that contains a point would tell something about it, and its leave-one-out score would
-    be too good. In the solve every point counts.
+    be too good. In the solve every point counts. The ridge is searched with at most ``SEARCHED`` of
+    the landmarks, whose sums are a part of those of all.
     """
-    tested = tested_points(points, min(0.2, LEFT_OUT / len(points)))
+    tested = left_out_points(points, min(0.2, LEFT_OUT / len(points)))
     others = np.setdiff1d(np.arange(len(points)), tested, assume_unique=True)
-    solver = LandmarkSolver.of(points, on_grid(landmarks(points.take(others), most)), scale)
-    norm, spread = spectral_norm(solver.gram), effective_rank(solver.gram)
-    for ridge in ridges:
-        whitened, said, residual = solver.solve(ridge, points.take(tested))
-        yield KernelSolution(
-            solver.support, solver.weights(whitened), scale, ridge, LeftOut(tested, said),
-            "kernel of landmarks, Cholesky in float64", norm, spread, residual,
-        )  # fmt: skip
+    support = on_grid(landmarks(points.take(others), most))
+    G, B = landmark_sums(points, support, scale)
+    left_out = points.take(tested)
+
+    def solutions(part: slice, ridges: Sequence[float]) -> Iterator[KernelSolution]:
+        solver = LandmarkSolver.of(support[part], scale, G[part, part], B[part])
+        norm, spread = spectral_norm(solver.gram), effective_rank(solver.gram)
+        F = solver.features(left_out.X)
+        for ridge in ridges:
+            whitened, said, residual = solver.solve(ridge, left_out, F)
+            yield KernelSolution(
+                solver.support, solver.weights(whitened), scale, ridge, LeftOut(tested, said),
+                "kernel of landmarks, Cholesky in float64", norm, spread, residual,
+            )  # fmt: skip
+
+    if ridge is None:
+        some = slice(None, None, -(-support.shape[0] // SEARCHED))
+        ridge = best(points, solutions(some, RIDGES)).ridge
+    return next(solutions(slice(None), (ridge,)))
 
 
 @dataclass(frozen=True)
 class LandmarkSolver:
-    """Kernel ridge on landmarks as a ridge regression on whitened features f = R^-1 k(landmarks, x).
+    """Kernel ridge on landmarks as a ridge regression on features f = R^-1 k(landmarks, x).
 
     K_mm = R R' for the landmarks. Solving for the whitened weights keeps the precision that the
     normal equations of k(landmarks, x) lose where landmarks are close to each other.
@@ -338,14 +360,19 @@ class LandmarkSolver:
     """Sum of w f y' over the points."""
 
     @classmethod
-    def of(cls, points: Labelled, support: Float[Array, "m d"], scale: float) -> LandmarkSolver:
-        """The sums over points that every ridge needs."""
+    def of(
+        cls,
+        support: Float[Array, "m d"],
+        scale: float,
+        G: Float64[Array, "m m"],
+        B: Float64[Array, "m C"],
+    ) -> LandmarkSolver:
+        """From the sums over points that every ridge needs (``landmark_sums``)."""
         xp = namespace(support)
         wide, m = cast(support, "float64"), support.shape[0]
         K = kernel(wide, wide, scale)
         K[xp.arange(m), xp.arange(m)] += JITTER
         R = cholesky(K)
-        G, B = landmark_sums(points, support, scale)
         whitened = solve_lower(R, solve_lower(R, G).T)
         return cls(support, scale, R, (whitened + whitened.T) / 2, solve_lower(R, B))
 
@@ -358,27 +385,24 @@ class LandmarkSolver:
         return solve_lower(self.R, whitened, transposed=True)
 
     def solve(
-        self, ridge: float, tested: Labelled
+        self, ridge: float, tested: Labelled, F: Float64[Array, "m k"]
     ) -> tuple[Float64[Array, "m C"], Float64[NDArray[Any], "k C"], float]:
         """The whitened weights, what all other points say about the tested ones, the residual.
 
-        A point with weight w has the leverage l = w f' (gram + ridge)^-1 f, and the others say
-        (scores - l y) / (1 - l), with the landmarks held fixed.
+        F are the whitened features of the tested points. A point with weight w has the leverage
+        l = w f' (gram + ridge)^-1 f, and the others say (scores - l y) / (1 - l), with the
+        landmarks held fixed.
         """
         xp = namespace(self.gram)
         L = self._factor(self.gram, ridge)
         whitened = solve_lower(L, solve_lower(L, self.targets), transposed=True)
-        said = np.empty((len(tested), tested.n_classes))
-        for rows in blocks(len(tested), self.gram.shape[0], 8):
-            part = tested.take(rows)
-            F = self.features(part.X)
-            half = solve_lower(L, F)
-            leverage = like(part.weights, F) * xp.sum(half * half, axis=0)
-            leverage = xp.clip(leverage, max=1 - 1e-9)[:, None]
-            scores = matmul(F.T, whitened)
-            said[rows] = to_numpy((scores - leverage * part.indicators(F)) / (1 - leverage))
+        half = solve_lower(L, F)
+        leverage = like(tested.weights, F) * xp.sum(half * half, axis=0)
+        leverage = xp.clip(leverage, max=1 - 1e-9)[:, None]
+        said = (matmul(F.T, whitened) - leverage * tested.indicators(F)) / (1 - leverage)
         left = self.targets - matmul(self.gram, whitened) - ridge * whitened
-        return whitened, said, frobenius(left) / max(frobenius(self.targets), 1e-30)
+        residual = frobenius(left) / max(frobenius(self.targets), 1e-30)
+        return whitened, to_numpy(said), residual
 
     def without(self, points: Labelled, ridge: float) -> Float64[NDArray[Any], "n C"]:
         """What all other points say about these points, which are left out together."""
@@ -422,13 +446,16 @@ def landmark_sums(
     return symmetric(G), B
 
 
-def others_say(points: Labelled, sites: Int64[NDArray[Any], " n"], ridge: float, most: int) -> LeftOut:
+def others_say(
+    points: Labelled, sites: Int64[NDArray[Any], " n"], ridge: float, most: int
+) -> LeftOut:
     """What the points of all other sites say about every point, on at most ``most`` landmarks.
 
     ``sites`` numbers the site of each point. Landmarks, scale and ridge are held fixed.
     """
     scale = kernel_scale(points.X, like(points.counts, points.X), SCALE_FACTOR)
-    solver = LandmarkSolver.of(points, landmarks(points, most), scale)
+    support = landmarks(points, most)
+    solver = LandmarkSolver.of(support, scale, *landmark_sums(points, support, scale))
     scores = np.empty((len(points), points.n_classes))
     for site in np.unique(sites):
         rows = np.flatnonzero(sites == site)

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ Message: TypeAlias = Points | Summary
 FLOAT32_ENERGY = (1e-20, 1e37)
 """Total energies whose Gram float32 can hold."""
 LANDMARKS = 4096
-"""Support of a kernel head by default: more accurate than 8192 random features, at half the work."""
+"""Support of a kernel head by default: more accurate than 8192 random features, for less work."""
 
 
 class Aggregator:
@@ -191,7 +191,9 @@ class Aggregator:
         require_message(message)
         key = (check_id(client, "client"), check_id(task, "task"))
         if not isinstance(message, self.takes):
-            wanted, other = ("points", "a summary") if self._sum is None else ("summaries", "points")
+            wanted, other = (
+                ("points", "a summary") if self._sum is None else ("summaries", "points")
+            )
             hint = "its fingerprint is that of a KernelFeatures, without M"
             if self._sum is not None:
                 hint = "its fingerprint is that of a RandomFeatures, with M"
@@ -323,7 +325,7 @@ class Aggregator:
             parts = []
             for message in messages:
                 parts.append(ExactSum(self.out_features, self.dtype, self.device))
-                parts[-1].add_summary(message)
+                parts[-1].add_summary(cast(Summary, message))
             rest = self._sum.without(parts)
         return rest.solve(ridge, self.fingerprint) if rest.class_sums.classes else None
 

@@ -140,9 +140,7 @@ def _class_weights(points: Points, class_weight: ClassWeight) -> NDArray[np.floa
     if class_weight == "balanced":
         return rows.sum() / (len(rows) * rows)
     if not isinstance(class_weight, Mapping):
-        raise ValueError(
-            f"class_weight must be 'balanced', a dict or None, got {class_weight!r}"
-        )
+        raise ValueError(f"class_weight must be 'balanced', a dict or None, got {class_weight!r}")
     unknown = sorted(map(repr, class_weight.keys() - set(points.classes)))
     if unknown:
         raise ValueError(f"class_weight names labels without points: {', '.join(unknown[:5])}")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from fedran.core._linalg.arrays import Array, to_device
-from fedran.core.condense import condense
 from fedran.core.features import RandomFeatures
-from fedran.core.mixture import Mixture
+from fedran.core.points import Points, condense
+from fedran.core.prepare import KernelFeatures
 from fedran.core.pseudo_labels import PseudoLabels, margin_labels
 from fedran.core.solve.head import Head
 from fedran.core.solve.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.summary import Center, Summary
-from fedran.core.sums.aggregator import Aggregator
+from fedran.core.sums.aggregator import Aggregator, Message
 from fedran.paper import TAU, prototype_labels
 from fedran.settings import at_least, between
 from fedran.wire.codec import decode, encode
+from fedran.wire.points_codec import DEFAULT_STEP, STEPS
 from fedran.wire.quantisation import MAX_BITS, MIN_BITS
 from fedran.wire.summary_codec import Precision
 from fedran_bench.methods.analytic.base import (
@@ -30,6 +31,8 @@ from fedran_bench.methods.analytic.base import (
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
 Bits = Annotated[float, between(MIN_BITS, MAX_BITS)]
+SharedMap: TypeAlias = RandomFeatures | KernelFeatures
+"""What all clients compute from their features."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class ServerState:
     """The shared feature map, what was absorbed, and the newest head."""
 
     spec: Spec
-    phi: RandomFeatures
+    phi: SharedMap
     aggregator: Aggregator
     head: Head | None = None
 
@@ -48,19 +51,21 @@ class AggregatorMethod(AnalyticMethod):
     By default it adds exactly and solves with our ridge rule, or with a given lambda.
     """
 
-    message: type[Summary] | type[Mixture] = Summary
-    """What clients send."""
     lam: OptionalPositive
 
-    def new_aggregator(self, phi: RandomFeatures) -> Aggregator:
+    def read(self, upload: bytes) -> Message:
+        """What a client sent."""
+        return decode(upload, Summary)
+
+    def new_aggregator(self, phi: SharedMap) -> Aggregator:
         """The server's empty state, bound to the feature map."""
-        return Aggregator(phi.out_features, fingerprint=phi.fingerprint, device=self.device)
+        return Aggregator(fingerprint=phi.fingerprint, device=self.device)
 
     def solve(self, aggregator: Aggregator) -> Head:
         """The head after a task."""
         return aggregator.solve(None if self.lam is None else Ridge.absolute(self.lam))
 
-    def feature_map(self, in_features: int, seed: int) -> RandomFeatures:
+    def feature_map(self, in_features: int, seed: int) -> SharedMap:
         """The map that all clients share."""
         return self.random_features(in_features, seed)
 
@@ -73,7 +78,7 @@ class AggregatorMethod(AnalyticMethod):
         self, state: ServerState, task: int, round_: int, uploads: Uploads
     ) -> ServerState:
         """Decode and check every upload, then absorb all, then solve."""
-        messages = {client: decode(blob, self.message) for client, blob in uploads.items()}
+        messages = {client: self.read(blob) for client, blob in uploads.items()}
         for client, message in messages.items():
             state.aggregator.check(message, client=client, task=str(task))
         for client, message in messages.items():
@@ -199,42 +204,57 @@ class FedRANMargin(FedRAN):
 
 
 @dataclass(frozen=True)
-class FedRANMixture(AggregatorMethod):
-    """Every client condenses its rows to a mixture, whose size does not depend on M.
+class FedRANPoints(AggregatorMethod):
+    """Every client sends means of groups of its prepared rows; the server solves kernel ridge.
 
-    A class with fewer than ``min_group`` rows at a client is withheld there. The server draws rows
-    from every mixture, maps them and adds them to its exact sum, so a client never computes
-    random features.
+    A class with fewer than ``min_group`` rows at a client is withheld there. Messages are sorted
+    before a solve, so their order of arrival does not matter to the last bit.
     """
 
-    out_features: Width = 8192
-    """M, the number of random features at the server."""
-    kind: OptionalKind = None
-    """Of the random features; none for the kind that the dataset declares."""
-    group_size: Width = 6
-    """Rows per group, on average."""
-    min_group: Width = 5
+    group_size: Width = 1
+    """Rows per group, on average; 1 sends every row."""
+    min_group: Width = 1
     """Least rows of a group."""
-    directions: Annotated[int, at_least(0)] = 16
-    """Directions of the residuals that all groups share."""
-    lam: OptionalPositive = None
-    """The ridge parameter; none for our rule."""
+    step: Annotated[float, between(*STEPS)] = DEFAULT_STEP
+    """Of the rounding, in deviations of the rows from their class means."""
+    landmarks: Width | None = None
+    """Support of the head, class-wise means where there are more points; none for every point."""
+    kind: Literal["hellinger", "cosine"] | None = None
+    """Of the prepared rows; none for the kind that the dataset declares."""
+    ridge: OptionalPositive = None
+    """Of a row; none for the best one by leave-one-out."""
     device: str | None = None
 
-    message = Mixture
-    name = "FedRAN-mixture"
+    name = "FedRAN-points"
     claims = Claims(order_free=True)
-    verified = "partly: equals the library's own calls; near the exact Gram for groups of one row"
+    verified = "yes: equals the library's own calls, which equal a dense kernel ridge"
 
     @property
     def sends(self) -> str:
-        """Group means and shared directions."""
-        return f"means of groups of about {self.group_size} rows, {self.directions} directions"
+        """Rows or group means."""
+        least = f", at least {self.min_group}" if self.min_group > 1 else ""
+        groups = f"means of groups of about {self.group_size} rows{least}"
+        return (
+            f"{'every row' if self.group_size == 1 else groups}, rounded in steps of {self.step:g}"
+        )
+
+    def feature_map(self, in_features: int, seed: int) -> KernelFeatures:
+        """Prepared rows, without anything random."""
+        return KernelFeatures(in_features, self.kind or "cosine", source=self.source)
+
+    def read(self, upload: bytes) -> Points:
+        """Points of large enough groups."""
+        return decode(upload, Points).validate(self.min_group)
+
+    def solve(self, aggregator: Aggregator) -> Head:
+        """Kernel ridge on all points, or on landmarks."""
+        return aggregator.solve(self.ridge, landmarks=self.landmarks)
 
     def client(
-        self, cstate: RandomFeatures | None, message: bytes, data: ClientData, seed: int
-    ) -> tuple[RandomFeatures, bytes]:
-        """Condense and encode, on the CPU in any case: groups are found there."""
+        self, cstate: KernelFeatures | None, message: bytes, data: ClientData, seed: int
+    ) -> tuple[KernelFeatures, bytes]:
+        """Prepare, condense and encode, on the CPU in any case: groups are found there."""
         phi = cstate or self.feature_map(data.X.shape[1], seed)
-        sizes = (self.group_size, self.min_group, self.directions)
-        return phi, encode(condense(data.X, data.y, phi, *sizes))
+        sizes = self.group_size, self.min_group
+        points = condense(phi(data.X), data.y, *sizes, fingerprint=phi.fingerprint)
+        return phi, encode(points, step=self.step)

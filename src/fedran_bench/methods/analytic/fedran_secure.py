@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import Array, to_device
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
-from fedran.core.fingerprint import require_same
+from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.labels import Label, ordered
 from fedran.core.private.sketch_sums import (
     SketchSums,
@@ -39,7 +38,7 @@ from fedran_bench.methods.analytic.base import (
     read_integers,
     require_few_rows,
 )
-from fedran_bench.methods.analytic.fedran import AggregatorMethod, ServerState
+from fedran_bench.methods.analytic.fedran import AggregatorMethod, ServerState, SharedMap
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
 OFFER, UPLOAD = "totals-offer", "totals"
@@ -143,8 +142,8 @@ class FedRANSecure(AggregatorMethod):
         return pack(OFFER, fields, {**tensors, "head": head})
 
     def client(
-        self, cstate: RandomFeatures | None, message: bytes, data: ClientData, seed: int
-    ) -> tuple[RandomFeatures, bytes]:
+        self, cstate: SharedMap | None, message: bytes, data: ClientData, seed: int
+    ) -> tuple[SharedMap, bytes]:
         """Map, total, and write as integers."""
         phi = cstate or self.feature_map(data.X.shape[1], seed)
         if not message:
@@ -160,7 +159,7 @@ class FedRANSecure(AggregatorMethod):
         )
         total = sketch_sums(H, data.y, classes, omega)
         require_few_rows(data, sum(total.sums.counts), self.most_rows)
-        codes = self._fixed_point(phi, classes, n_sites).encode(total.vector(), n_sites)
+        codes = self._fixed_point(phi.fingerprint, classes, n_sites).encode(total.vector(), n_sites)
         fields = {"offer": offer.header.text("offer", 64)}
         return phi, pack_integers(UPLOAD, fields, codes)
 
@@ -173,7 +172,7 @@ class FedRANSecure(AggregatorMethod):
         n_sites = len(state.spec.clients)
         if len(uploads) > n_sites:
             raise Refused("uploads", f"at most {n_sites}, as the scales allow", len(uploads))
-        fixed = self._fixed_point(state.phi, classes, n_sites)
+        fixed = self._fixed_point(state.phi.fingerprint, classes, n_sites)
         digest = _digest(*self._offer(state, task))
         codes = np.zeros(fixed.size, dtype=np.uint32)
         for blob in uploads.values():
@@ -212,10 +211,10 @@ class FedRANSecure(AggregatorMethod):
         return fields, {} if sketch.codes is None else {"omega": sketch.codes}
 
     def _fixed_point(
-        self, phi: RandomFeatures, classes: tuple[Label, ...], n_sites: int
+        self, fingerprint: Fingerprint, classes: tuple[Label, ...], n_sites: int
     ) -> FixedPoint:
         sizes = {"most_rows": self.most_rows, "n_sites": n_sites}
-        return sketch_fixed_point(phi.fingerprint, len(classes), self._width, **sizes)
+        return sketch_fixed_point(fingerprint, len(classes), self._width, **sizes)
 
 
 def _digest(fields: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedran
-from fedran_bench.methods.analytic.fedran import FedRAN, FedRANMixture, FedRANUncentred
+from fedran_bench.methods.analytic.fedran import FedRAN, FedRANPoints, FedRANUncentred
 from fedran_bench.methods.analytic.fedran_paper import FedRANPaper
 from fedran_bench.methods.analytic.gram_based import STSA, Exact
 from fedran_bench.methods.analytic.ranpac import LoRanPAC
@@ -43,7 +43,7 @@ def test_centred_summaries_lose_less_than_uncentred_ones_of_the_same_rank():
     assert errors[0] < 0.7 * errors[1]
 
 
-@pytest.mark.parametrize("method", [FedRAN(24, rank=3), FedRANMixture(24), FedRANPaper(24, rank=3)])
+@pytest.mark.parametrize("method", [FedRAN(24, rank=3), FedRANPoints(), FedRANPaper(24, rank=3)])
 def test_uploads_for_features_of_another_source_are_refused(method):
     toy = make_toy(0)
     one, other = (method.bound_to({"weights": name}) for name in ("a", "b"))
@@ -60,42 +60,58 @@ def test_the_source_is_part_of_the_fingerprint_of_every_random_map(method):
     assert make_toy(0).play(method.bound_to({"weights": "a"})).phi.source == {"weights": "a"}
 
 
-FINE = {"group_size": 1, "min_group": 1, "directions": 0}
+SIZES = [
+    {"group_size": 1, "step": 0.5},
+    {"group_size": 3, "min_group": 2, "ridge": 0.1},
+    {"group_size": 2, "landmarks": 24},
+]
 
 
+@pytest.mark.parametrize("params", SIZES)
 @pytest.mark.parametrize("kind", ["int", "mixed"])
-def test_equals_condense_encode_decode_absorb_and_solve(kind):
+def test_points_equal_condense_encode_decode_absorb_and_solve(params, kind):
     toy = make_toy(0, kind)
-    found = toy.play(FedRANMixture(out_features=32, group_size=3, min_group=2, directions=2))
-    phi = fedran.RandomFeatures(8, 32, kind="cosine", seed=0)
-    aggregator = fedran.Aggregator(32, fingerprint=phi.fingerprint)
+    found = toy.play(FedRANPoints(**params))
+    phi = fedran.KernelFeatures(toy.width)
+    server = fedran.Aggregator(fingerprint=phi.fingerprint)
+    sizes = params["group_size"], params.get("min_group", 1)
     for t, task in enumerate(toy.tasks):
         for k, (X, y) in enumerate(task):
-            mixture = fedran.condense(X, y, phi, group_size=3, min_group=2, directions=2)
-            decoded = fedran.decode(fedran.encode(mixture))
-            aggregator.absorb(decoded, client=f"client-{k}", task=str(t))
-    assert distance(found.head.weights, aggregator.solve().weights) < 1e-6
+            points = fedran.condense(phi(X), y, *sizes, fingerprint=phi.fingerprint)
+            upload = fedran.encode(points, step=params.get("step", 1.0))
+            server.absorb(fedran.decode(upload), client=f"client-{k}", task=str(t))
+    head = server.solve(params.get("ridge"), landmarks=params.get("landmarks"))
+    assert fedran.encode(found.head) == fedran.encode(head)
 
 
-def test_the_message_does_not_depend_on_the_width_or_the_seed_of_the_map():
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("params", SIZES)
+def test_a_head_of_points_does_not_depend_on_the_order_of_uploads(params, seed):
+    toy, method = make_toy(seed), FedRANPoints(**params)
+    forward = toy.play(method)
+    backward = method.init(toy.spec, 0)
+    for t in reversed(range(len(toy.tasks))):
+        uploads = dict(reversed(toy.uploads(method, t).items()))
+        backward = method.aggregate(backward, t, 0, uploads)
+    assert fedran.encode(forward.head) == fedran.encode(backward.head)
+
+
+def test_more_landmarks_than_points_are_all_points():
     toy = make_toy(1)
-    narrow, wide = FedRANMixture(out_features=16), FedRANMixture(out_features=64)
-    assert toy.uploads(narrow, 0, seed=0) == toy.uploads(wide, 0, seed=5)
+    every, many = (toy.play(FedRANPoints(landmarks=m)).head for m in (None, 10_000))
+    assert fedran.encode(every) == fedran.encode(many)
+    assert len(every.landmarks) == sum(len(y) for task in toy.tasks for _, y in task)
 
 
-def test_groups_of_one_row_come_near_the_exact_gram():
-    toy = make_toy(2)
-    method, exact = FedRANMixture(out_features=48, **FINE), Exact(out_features=48)
-    found, wanted = toy.play(method), toy.play(exact)
-    assert distance(found.aggregator.gram(), wanted.total.gram()) < 0.05
-    agree = method.predict(found, toy.X_test) == exact.predict(wanted, toy.X_test)
-    assert np.mean(agree) > 0.9
+def test_the_server_refuses_smaller_groups_than_agreed():
+    toy, strict = make_toy(0), FedRANPoints(group_size=6, min_group=5)
+    with pytest.raises(fedran.Refused, match="at least 5 rows"):
+        strict.aggregate(strict.init(toy.spec, 0), 0, 0, toy.uploads(FedRANPoints(), 0))
 
 
 def test_a_class_with_too_few_rows_is_withheld_by_the_client():
     toy = make_toy(3, clients=1)
     X, _ = toy.tasks[0][0]
     toy.tasks = [[(X, ["many"] * (len(X) - 3) + ["three"] * 3)]]
-    assert toy.play(FedRANMixture(out_features=16, min_group=4)).head.classes == ("many",)
-    known = toy.play(FedRANMixture(out_features=16, min_group=3)).head.classes
-    assert known == ("many", "three")
+    assert toy.play(FedRANPoints(min_group=4)).head.classes == ("many",)
+    assert toy.play(FedRANPoints(min_group=3)).head.classes == ("many", "three")
