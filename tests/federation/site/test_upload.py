@@ -93,7 +93,9 @@ def toy_backbone(**changes):
 def images(n=30):
     y = np.arange(n) % 3
     bright = np.full((n, 4, 4, 3), 40) + 150 * np.eye(3)[y][:, None, None]
-    return bright.astype(np.uint8), y.tolist()
+    return (bright + np.random.default_rng(0).integers(60, size=(n, 1, 1, 3))).astype(
+        np.uint8
+    ), y.tolist()
 
 
 def test_images_go_through_the_backbone_in_batches(tmp_path):
@@ -110,7 +112,7 @@ def test_images_go_through_the_backbone_in_batches(tmp_path):
     assert sizes == [4] * 7 + [2]
     rows = offer.features()(np.tile(pictures[0].mean(axis=(1, 2)) / 255, 2))
     expected = fedran.condense(rows, pictures[1], 5, 5, offer.fingerprint)
-    np.testing.assert_allclose(points.means, expected.means, atol=1e-3)
+    np.testing.assert_allclose(points.means, expected.means, atol=0.1)
     assert points.fingerprint == expected.fingerprint
 
 

@@ -89,8 +89,6 @@ class Offer:
     """Of summaries: seed of the random features."""
     earlier: tuple[str, ...] = ()
     """Earlier tasks, for which a site that was offline may still have rows."""
-    epoch: str = ""
-    """Of the server's state. It changes when the state was restored or corrected."""
     classes: tuple[Label, ...] = ()
     """The labels that may occur; empty: any."""
     known_classes: tuple[Label, ...] = ()
@@ -131,7 +129,6 @@ class Offer:
             header.integer("budget_bytes", 1024, MAX_BUDGET),
             message,
             earlier=read_tasks(header, "earlier", MAX_EARLIER),
-            epoch=header.text("epoch", 64),
             classes=read_labels(header, "classes"),
             known_classes=read_labels(header, "known_classes"),
             protocol=protocol,

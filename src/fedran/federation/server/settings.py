@@ -159,8 +159,8 @@ class ServerSettings(Settings):
                 canonical(label)
         if self.message == "points" and self.kind == "relu":
             raise ValueError(
-                'message = "points" needs kind = "cosine" or "hellinger", because a kernel compares '
-                "rows of unit norm"
+                'message = "points" needs kind = "cosine" or "hellinger", because a kernel '
+                "compares rows of unit norm"
             )
         self._check_privacy()
 
@@ -256,7 +256,7 @@ class ServerSettings(Settings):
         """Landmarks of a head of points that sites can read."""
         return min(self.landmarks, DEFAULT_LIMITS.decoded // (32 * self.in_features))
 
-    def offer(self, task: str, earlier: Sequence[str] = (), epoch: str = "") -> Offer:
+    def offer(self, task: str, earlier: Sequence[str] = ()) -> Offer:
         """The offer of a task, with the earlier tasks that a site may have missed."""
         needed = OF_POINTS if self.message == "points" else ("out_features", "seed")
         return Offer(
@@ -268,7 +268,6 @@ class ServerSettings(Settings):
             self.budget_bytes,
             self.message,
             earlier=tuple(earlier),
-            epoch=epoch,
             classes=self.labels if self.labels and len(self.labels) <= MAX_CLASSES else (),
             privacy=self.privacy,
             columns=tuple(self.columns or ()),

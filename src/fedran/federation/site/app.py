@@ -189,9 +189,6 @@ class LocalSite:
         if demanded not in ("none", offer.privacy):
             raise Refused("privacy", f"{demanded}, as this site's settings demand", offer.privacy)
         offer.require(self.settings.federation, self.settings.source)
-        last = last_offer(self.state)
-        if last is not None and last.epoch != offer.epoch:
-            log.info("the server's state was restored or corrected; it may ask for uploads again")
         write_atomically(self.state / OFFER, json.dumps(offer.fields()).encode())
 
     def one_message(self) -> AbstractContextManager[None]:

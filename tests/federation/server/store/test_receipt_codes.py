@@ -7,7 +7,7 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code
-from helpers.federation.made_federation import D, SUMMARIES, Sites, summary, upload
+from helpers.federation.made_federation import SUMMARIES, D, Sites, summary, upload
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,11 @@ def test_the_head_equals_one_solve_over_all_messages(make, request, sites):
 
 @pytest.mark.parametrize("landmarks", [3, 4096])
 def test_a_head_does_not_depend_on_the_order_of_arrival(landmarks, sites, tmp_path):
-    blobs = [sites.envelope(f"site-{i}", f"task-{j}", upload(9 * i + j)) for i in (1, 2, 3) for j in (1, 2)]
+    blobs = [
+        sites.envelope(f"site-{i}", f"task-{j}", upload(9 * i + j))
+        for i in (1, 2, 3)
+        for j in (1, 2)
+    ]
     heads = []
     for n, order in enumerate((blobs, blobs[::-1], blobs[2:] + blobs[:2])):
         store = sites.store(tmp_path / str(n), landmarks=landmarks)
@@ -177,7 +181,9 @@ def test_no_rows_count_twice_directly_and_in_secure_sums(sites, sums):
     sums.receive(sites.envelope("site-3", "may", summary(13)))
     both = ["site-1", "site-2"]
     assert sums.receive(sites.secure_sum(1, "may", both)).outcome == "accepted"
-    assert "in a sum of cohort-1" in sums.receive(sites.envelope("site-1", "may", summary(11))).reason
+    assert (
+        "in a sum of cohort-1" in sums.receive(sites.envelope("site-1", "may", summary(11))).reason
+    )
     assert "in a sum of cohort-1" in sums.receive(sites.secure_sum(2, "may", both[:1])).reason
     assert "directly" in sums.receive(sites.secure_sum(3, "may", ["site-3"])).reason
     assert sums.receive(sites.secure_sum(1, "june", both)).outcome == "accepted"

@@ -156,8 +156,7 @@ class Round:
         if not newest:
             return None
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
-        epoch = self.store.database.fact("epoch")
-        offer = self.settings.offer(newest, earlier, epoch)
+        offer = self.settings.offer(newest, earlier)
         known = () if offer.classes else self.store.state.classes
         usual = self.store.state.history.usual()
         return replace(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -49,8 +48,6 @@ class Database(SqliteFile):
                 "restore it from a backup, or delete all *.fedran to begin anew"
             )
         super().__init__(folder / FILE, SCHEMA, VERSION, read_only=read_only)
-        if not read_only and not self.fact("epoch"):
-            self.new_epoch()
 
     def require_sound(self) -> None:
         """StoreDamaged if SQLite finds damage. Envelopes are left out, which may be gigabytes."""
@@ -84,7 +81,7 @@ class Database(SqliteFile):
         self.put(table, replace=replace, **row)
 
     def fact(self, name: str) -> str:
-        """A single value such as ``epoch`` or ``served_head``; empty if never set."""
+        """A single value such as ``served_head``; empty if never set."""
         found = self.rows("facts", "WHERE name = ?", [name])
         return str(found[0][1]) if found else ""
 
@@ -322,10 +319,6 @@ class Database(SqliteFile):
     def records(self) -> list[str]:
         """All signed records, oldest first."""
         return [content for _, _, content in self.rows("records", "ORDER BY number")]
-
-    def new_epoch(self) -> None:
-        """Say that the state is no longer a continuation of the earlier one."""
-        self.set_fact("epoch", secrets.token_hex(8))
 
 
 def _json(value: object) -> str:

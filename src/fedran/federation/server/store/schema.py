@@ -118,9 +118,7 @@ def class_rows(message: Message) -> tuple[tuple[Label, int], ...]:
     return tuple(zip(message.classes, map(int, message.counts), strict=True))
 
 
-def describe_upload(
-    statement: Statement, message: Message, blob: bytes, number: int = 0
-) -> Upload:
+def describe_upload(statement: Statement, message: Message, blob: bytes, number: int = 0) -> Upload:
     """What is stored about the upload in an envelope, if it is accepted now."""
     return Upload(
         number,

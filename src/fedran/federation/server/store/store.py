@@ -250,7 +250,6 @@ class Store:
         with self.database.transaction():
             self.database.forget(found.tombstones)
             self.database.add_record(found.record)
-            self.database.new_epoch()
             self.database.set_outdated()
             count = len(found.tombstones)
             self.events.write_or_raise("forget", client=client, task=task, uploads=count)
