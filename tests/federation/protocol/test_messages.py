@@ -50,8 +50,8 @@ def test_an_offer_is_read_from_a_message_and_every_field_is_checked():
 
 def test_an_offer_carries_what_its_kind_of_upload_needs():
     assert {"group_size", "min_group"} <= OFFER.fields().keys()
-    assert not {"out_features", "seed", "row_energy"} & OFFER.fields().keys()
-    assert {"out_features", "seed", "row_energy"} <= SUMMARY.fields().keys()
+    assert not {"out_features", "seed"} & OFFER.fields().keys()
+    assert {"out_features", "seed"} <= SUMMARY.fields().keys()
     assert isinstance(OFFER.features(), fedran.KernelFeatures)
     assert isinstance(SUMMARY.features(), fedran.RandomFeatures)
     assert OFFER.fingerprint == OFFER.features().fingerprint

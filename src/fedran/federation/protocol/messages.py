@@ -47,7 +47,7 @@ MessageKind = Literal["points", "summary"]
 """What sites send."""
 Privacy = Literal["none", "secure", "dp"]
 """``secure``: sites send only masked vectors, of which the server learns nothing but the sum."""
-OF_POINTS, OF_SUMMARIES = ("group_size", "min_group"), ("out_features", "seed", "row_energy")
+OF_POINTS, OF_SUMMARIES = ("group_size", "min_group"), ("out_features", "seed")
 """Fields of an offer that one kind of upload needs."""
 FeatureSource = str | dict[str, str]
 """What made the features: a name, or a table such as backbone, weights, preprocessing."""
@@ -93,9 +93,6 @@ class Offer:
     """The labels that may occur; empty: any."""
     known_classes: tuple[Label, ...] = ()
     """Where any label may occur: those that occurred so far."""
-    row_energy: float = 0.0
-    """Of summaries: median over the sites of the mean squared norm of their random features; 0:
-    unknown."""
     protocol: int = PROTOCOL
     privacy: Privacy = "none"
     """With ``secure``, the message also has the requests of secure sums."""
@@ -115,7 +112,6 @@ class Offer:
         if message == "summary":
             of_message["out_features"] = header.integer("out_features", 1, MAX_WIDTH)
             of_message["seed"] = header.integer("seed", 0, 2**32 - 1)
-            of_message["row_energy"] = header.number("row_energy")
         else:
             kinds = tuple(kind for kind in KINDS if kind != "relu")
             of_message["group_size"] = header.integer("group_size", 1, MAX_GROUP_SIZE)

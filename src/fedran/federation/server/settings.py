@@ -28,6 +28,7 @@ from fedran.federation.protocol.limits import (
 )
 from fedran.federation.protocol.messages import (
     OF_POINTS,
+    OF_SUMMARIES,
     MessageKind,
     Offer,
     Privacy,
@@ -258,7 +259,7 @@ class ServerSettings(Settings):
 
     def offer(self, task: str, earlier: Sequence[str] = ()) -> Offer:
         """The offer of a task, with the earlier tasks that a site may have missed."""
-        needed = OF_POINTS if self.message == "points" else ("out_features", "seed")
+        needed = OF_POINTS if self.message == "points" else OF_SUMMARIES
         return Offer(
             self.federation,
             check_id(task, "task"),

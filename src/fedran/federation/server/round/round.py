@@ -158,12 +158,7 @@ class Round:
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
         offer = self.settings.offer(newest, earlier)
         known = () if offer.classes else self.store.state.classes
-        usual = self.store.state.history.usual()
-        return replace(
-            offer,
-            known_classes=known if len(known) <= MAX_CLASSES else (),
-            row_energy=usual.row_energy if usual else 0.0,
-        ).fields()
+        return replace(offer, known_classes=known if len(known) <= MAX_CLASSES else ()).fields()
 
     def _read_reply(self, node: int, incoming: Incoming) -> Reply | None:
         """The reply of a node; None if it is not usable. After an error, it is asked again."""
