@@ -24,7 +24,6 @@ from fedran.federation.protocol.lockfile import AlreadyRunning, locked
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.head.head import update_head
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.forgetting import check_record
 from fedran.federation.server.store.sqlite_file import StoreDamaged
 from fedran.federation.server.store.store import Store

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedran.core._linalg.arrays import Array, Float32, require_finite, to_numpy
+from fedran.core._linalg.arrays import require_finite, to_numpy
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import require_same
 from fedran.core.labels import Label, canonical
@@ -85,7 +85,7 @@ class HeldOutRows:
 
     def _mapped(
         self, site: Site, offer: Offer
-    ) -> Iterator[tuple[Float32[Array, "_ M"], list[Label]]]:
+    ) -> Iterator[tuple[Any, list[Label]]]:
         """What the feature map makes of the rows, with their labels, one block after the other."""
         for points in self.points:
             if points.fingerprint == offer.fingerprint:
