@@ -152,9 +152,7 @@ class KernelFeatures(PreparedRows):
         """Prepared rows, (n, d), or (n, d + 1) with a bias."""
         return self.prepare(Z)
 
-    def blocks(
-        self, Z: ArrayLike | Array
-    ) -> Iterator[tuple[slice, Float32[Array, "n prepared"]]]:
+    def blocks(self, Z: ArrayLike | Array) -> Iterator[tuple[slice, Float32[Array, "n prepared"]]]:
         """All rows in one block, as they take no more memory than Z; see ``RandomFeatures``."""
         rows = self.prepare(Z)
         yield slice(0, rows.shape[0]), rows

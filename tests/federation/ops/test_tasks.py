@@ -211,8 +211,8 @@ def test_a_task_over_the_privacy_budget_is_refused_with_one_sentence(place, answ
     keys = {f"site-{i}": SiteKey.generate().public for i in range(3)}
     Roster(keys).save(place.roster)
     place.settings_file.write_text(
-        'federation = "trial"\nin_features = 6\nout_features = 6\nclasses = [0, 1]\nmessage = "summary"\n'
-        'privacy = "dp"\nepsilon = 3.0\ntotal_epsilon = 4.0\n'
+        'federation = "trial"\nin_features = 6\nout_features = 6\nclasses = [0, 1]\n'
+        'message = "summary"\nprivacy = "dp"\nepsilon = 3.0\ntotal_epsilon = 4.0\n'
     )
     with closing(Database(place.state)) as database:
         database.add_charge("may", 1, 3.0, 1e-5, sorted(keys))

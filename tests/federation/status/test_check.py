@@ -144,7 +144,7 @@ def test_good_rows_have_no_problems_and_no_warnings(paths):
 
 
 def test_classes_that_the_server_would_withhold_are_named_before_they_are_sent(paths):
-    X, y = rows(60)
+    X, _ = rows(60)
     few = ["few" if i < 9 else "many" for i in range(60)]
     found = findings(paths, X, few, replace(OFFER, min_group=10))
     assert "withheld, with fewer than 10 rows each: 'few'" in told(found, "ok")

@@ -140,11 +140,9 @@ def init(
         lines += ["Set `source` in server.toml to what computes the features. Sites with other"]
         lines += ["features are then refused."]
     if privacy == "none" and kind != "relu":
-        lines += ["min_group = 5 in server.toml: no mean of fewer than 5 rows leaves a site, which"]
-        lines += ["costs 3 to 4 points of accuracy (73.7 instead of 77.5 % on CIFAR-100 features);"]
-        lines += [
-            "with 1 there and as min_class_count of sites, every row leaves its site, rounded."
-        ]
+        lines += ["min_group = 5: no mean of fewer than 5 rows leaves a site, which costs 3 to 4"]
+        lines += ["points of accuracy (73.7 instead of 77.5 % on CIFAR-100 features); with 1, also"]
+        lines += ["as group_size and min_class_count, every row leaves its site, rounded."]
     lines += ["", "next:"]
     quoted = shlex.quote(str(folder))
     if made:

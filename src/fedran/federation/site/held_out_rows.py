@@ -83,9 +83,7 @@ class HeldOutRows:
             for name, found in scores.items()
         }
 
-    def _mapped(
-        self, site: Site, offer: Offer
-    ) -> Iterator[tuple[Any, list[Label]]]:
+    def _mapped(self, site: Site, offer: Offer) -> Iterator[tuple[Any, list[Label]]]:
         """What the feature map makes of the rows, with their labels, one block after the other."""
         for points in self.points:
             if points.fingerprint == offer.fingerprint:
