@@ -92,8 +92,10 @@ def test_init_without_sites_creates_a_server_alone(call, tmp_path):
     assert "fedran federation join" in out
     assert " up " not in out
     text = (tmp_path / "h" / "server" / "server.toml").read_text()
-    for line in ('federation = "hospitals-2026"', 'address = "0.0.0.0:9443"', "= 1280", "= 8192"):
+    for line in ('federation = "hospitals-2026"', 'address = "0.0.0.0:9443"', "= 1280"):
         assert line in text
+    assert ('message = "points"' in text, "min_group = 5" in text) == (True, True)
+    assert "no mean of fewer than 5 rows" in out
     assert not (tmp_path / "h" / "sites").exists()
 
 
@@ -129,9 +131,10 @@ def test_labels_of_the_command_line_are_numbers_where_those_of_tables_are(call, 
 
 def test_a_federation_with_differential_privacy_needs_a_budget(call):
     refused(call("init", "x", "--privacy", "dp"), "needs `epsilon`")
-    code, _, err = call("init", "s", "--privacy", "dp", "--epsilon", "3")
-    assert (code, err) == (0, "")
+    code, out, err = call("init", "s", "--privacy", "dp", "--epsilon", "3")
+    assert (code, err, "no mean of fewer" in out) == (0, "", False)
     settings = tomllib.loads(Path("s/server/server.toml").read_text())
     assert (settings["privacy"], settings["epsilon"]) == ("dp", 3.0)
+    assert (settings["message"], "min_group" in settings) == ("summary", False)
     assert settings["out_features"] == settings["in_features"] == 64
     assert tomllib.loads(Path("s/sites/site-1/site.toml").read_text())["privacy"] == "dp"

@@ -23,6 +23,16 @@ def store(sites, tmp_path):
 
 
 @pytest.fixture
+def sums(sites, tmp_path):
+    """An empty store of summaries of these sites."""
+    from helpers.federation.made_federation import SUMMARIES
+
+    found = sites.store(tmp_path / "state", **SUMMARIES)
+    yield found
+    found.close()
+
+
+@pytest.fixture
 def short_waits(monkeypatch):
     """A round that polls quickly, in a process that Flower would have started for a run."""
     from helpers.federation.fleet import shorten_waits
@@ -42,7 +52,7 @@ def server(sites, short_waits, tmp_path):
     made = []
 
     def run(task, nodes, deadline=0.2, owners=None, **changes):
-        settings = replace(SETTINGS, **{"snapshot_every": 3, **changes})
+        settings = replace(SETTINGS, **changes)
         # Shorter than a file may say: most of these tests wait for it.
         object.__setattr__(settings, "deadline", deadline)
         if not made:

@@ -205,7 +205,7 @@ def test_a_sum_that_was_revealed_is_charged_although_a_backup_has_replaced_the_l
         patch.setattr(secure_round, "receive_sum", kill)
         with pytest.raises(Killed):
             run(federation)
-    for path in (*state.glob("snapshot-*"), *state.glob("store.db*")):
+    for path in state.glob("store.db*"):
         path.unlink()
     (tmp_path / "backup.db").rename(state / "store.db")
     assert charges(federation) == []

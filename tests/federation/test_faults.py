@@ -81,7 +81,7 @@ def close_when_open(fed):
 
 
 def test_a_server_killed_during_a_task_reaches_the_same_state_as_an_undisturbed_one(tmp_path):
-    with federation(tmp_path / "t", sites=3, snapshot_every=2) as fed:
+    with federation(tmp_path / "t", sites=3) as fed:
 
         def kill_link():
             wait_for(lambda: fed.events("upload", task="task-1", outcome="accepted"), "an upload")
@@ -168,7 +168,8 @@ def test_a_full_disk_accepts_no_upload_and_loses_none(tmp_path):
     ).returncode:
         pytest.skip("needs the right to mount a small disk")
     try:
-        with federation(tmp_path / "t", disk=disk, deadline=30, min_clients=1) as fed:
+        sums = {"message": "summary", "out_features": 1024}  # larger than points
+        with federation(tmp_path / "t", disk=disk, deadline=30, min_clients=1, **sums) as fed:
             assert fed.task("task-1").state == "quorum"
             assert len(fed.events("upload", outcome="accepted")) == 1
             assert (
@@ -226,12 +227,12 @@ def rows(task):
 
 
 def plant_garbage(fed, name):
-    """A signed upload that is not a summary."""
+    """A signed upload that is no message."""
     site, offer = fed.site(name), fed.server.settings().offer("task-2")
     key = SiteKey.load(site.folder / "site.key")
     hash_ = offer.features().fingerprint.hash
     said = {"federation": "trial", "client": name, "task": "task-2", "fingerprint": hash_}
-    fed.outbox(name).put(seal(b"no summary at all" * 100, key, **said))
+    fed.outbox(name).put(seal(b"no message at all" * 100, key, **said))
 
 
 def repeat_rows(fed, name, times):

@@ -8,7 +8,7 @@ from scipy.linalg import hadamard
 
 import fedran
 from fedran.core.solve.head import Diagnosis
-from fedran.wire.head_codec import classes_fit
+from fedran.wire.head_codec import head_fits
 from helpers.wire.messages import (
     PRECISIONS,
     SMALL,
@@ -105,10 +105,12 @@ def test_the_limit_on_decoded_bytes_holds(make):
     assert peak < limits.decoded + 3 * len(blob) + 64 * 1024
 
 
-def reads(classes, M, limits):
+def reads(classes, M, limits, landmarks):
     """Whether a head of these classes can be encoded and decoded."""
     diagnosis = Diagnosis("", 1.0, 0.0, 1, 1.0, 1.0, 0.0)
-    head = fedran.Head(np.ones((M, len(classes)), np.float32), tuple(classes), diagnosis, None)
+    support = np.random.default_rng(0).random((landmarks, M), np.float32) if landmarks else None
+    weights = np.ones((landmarks or M, len(classes)), np.float32)
+    head = fedran.Head(weights, tuple(classes), diagnosis, landmarks=support)
     try:
         fedran.decode(fedran.encode(head), fedran.Head, limits=limits)
     except fedran.Refused:
@@ -127,11 +129,12 @@ def reads(classes, M, limits):
     ids=["decoded", "classes", "header", "message"],
 )
 @pytest.mark.parametrize("name", ["{}", "\u00e9" * 40 + "{}"], ids=["short", "long"])
-def test_classes_that_fit_can_be_read(limits, name):
+@pytest.mark.parametrize("landmarks", [0, 20])
+def test_classes_that_fit_can_be_read(limits, name, landmarks):
     M, found = 48, []
     for count in range(1, 140, 3):
         classes = sorted(name.format(n) for n in range(count))
-        found.append(classes_fit(classes, M, limits))
-        assert not found[-1] or reads(classes, M, limits)
+        found.append(head_fits(classes, M, limits, landmarks))
+        assert not found[-1] or reads(classes, M, limits, landmarks)
     assert True in found
     assert False in found

@@ -47,6 +47,19 @@ def test_finer_steps_give_smaller_errors_and_larger_messages():
     assert [len(b) for b in blobs] == sorted((len(b) for b in blobs), reverse=True)
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-12, 1e-7, 1e-5])
+def test_nearly_constant_columns_take_few_bytes(spread):
+    """One column with another unit than the others leaves hardly any deviation to the rest."""
+    rng = np.random.default_rng(0)
+    X = spread * rng.standard_normal((300, 6))
+    X[:, 0] += 1.0
+    X = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+    points = condense(X, [0, 1, 2] * 100)
+    blob = encode_points(points, 1.0)
+    assert len(blob) < 5000
+    np.testing.assert_allclose(decoded(blob).means, points.means, atol=1e-4)
+
+
 def test_an_encoded_message_is_encoded_to_the_same_values_again():
     first = decoded(encode_points(condense(*made_up_rows(3)), 1.0))
     again = decoded(encode_points(first, 0.01))

@@ -10,11 +10,11 @@ One task passes through these modules:
 1. ``ops.tasks`` starts a run of Flower. ``flower.serverapp`` opens the store, and
    ``server.round.round`` sends an offer (``protocol.messages``) to every connected site.
 2. ``site.app`` answers, called by ``flower.clientapp``. ``site.source`` reads the rows and
-   ``site.upload`` makes a summary or a mixture of them. The signed envelope
-   (``protocol.identity``) waits in ``site.outbox``.
+   ``site.upload`` makes points or a summary of them. The signed envelope (``protocol.identity``)
+   waits in ``site.outbox``.
 3. ``server.store.store`` decides about each envelope: ``server.store.admission`` refuses, accepts,
-   or asks a person. What is accepted goes to ``server.store.database``, then into the sum
-   (``server.store.state``).
+   or asks a person. What is accepted goes to ``server.store.database``; ``server.store.state``
+   knows what follows from it.
 4. ``server.head.head`` solves the classifier, and ``server.head.gate`` tests it. Receipts
    (``protocol.receipts``) and classifier go back to the sites.
 

@@ -35,12 +35,14 @@ def column_steps(
 ) -> NDArray[np.uint8]:
     """The smallest steps of at least ``step`` deviations per column, as eighths of powers of two.
 
-    They are larger where a column would have more than ``MOST_CODES`` codes.
+    They are larger where a column would have more than ``MOST_CODES`` codes, or one that does not
+    fit into 16 bits.
     """
     usual = float(np.sqrt(np.mean(np.square(deviation, dtype=np.float64)))) or 0.1
     size = step * np.maximum(deviation, usual / 100)
     if len(values):
         size = np.maximum(size, np.ptp(values, axis=0) / (MOST_CODES - 2))
+        size = np.maximum(size, np.abs(values).max(axis=0) / (2**15 - 2))
     exponents = np.ceil(8 * np.log2(size) - 1e-6) - 8 * LEAST_EXPONENT
     return np.clip(exponents, 0, 255).astype(np.uint8)
 

@@ -26,20 +26,31 @@ HEADER_ROOM = 2**16
 """Bytes of a header beside the labels."""
 
 
-def classes_fit(classes: Sequence[Label], out_features: int, limits: Limits) -> bool:
+def head_fits(
+    classes: Sequence[Label], out_features: int, limits: Limits, landmarks: int = 0
+) -> bool:
     """Whether a reader with these limits accepts a head of these classes.
 
-    >>> [classes_fit(range(n), 8192, Limits()) for n in (6553, 6554)]
+    >>> [head_fits(range(n), 8192, Limits()) for n in (6553, 6554)]
+    [True, False]
+    >>> [head_fits("ab", d, Limits(), landmarks=4096) for d in (10_000, 12_000)]
     [True, False]
     """
-    count = len(classes)
+    count, support = len(classes), landmarks * out_features
     text = sum(len(json.dumps(label)) + 2 for label in classes)
+    weights = 4 * landmarks if landmarks else 2 * out_features
     return (
         count <= limits.classes
-        and count * out_features * WEIGHT_BYTES <= limits.decoded
-        and count * (2 * out_features + 8) + text + HEADER_ROOM <= limits.message
+        and _decoded_bytes(count, out_features, landmarks) <= limits.decoded
+        and count * (weights + 8) + 2 * support + text + HEADER_ROOM <= limits.message
         and text + HEADER_ROOM <= limits.header
     )
+
+
+def _decoded_bytes(classes: int, out_features: int, landmarks: int) -> int:
+    """Bytes that decoding a head allocates."""
+    weights = classes * max(landmarks, out_features)
+    return weights * WEIGHT_BYTES + 24 * landmarks * out_features
 
 
 def encode_head(head: Head) -> bytes:
@@ -85,7 +96,7 @@ def decode_head(message: Container, limits: Limits) -> Head:
         raise Refused("classes", "at least one label", "none")
     seen_shape = message.tensors["seen"].shape if "seen" in message.tensors else (0, M)
     m = header.integer("landmarks", 0, limits.points)
-    need = (len(classes) * max(m, M) + seen_shape[0] * M) * WEIGHT_BYTES + 24 * m * M
+    need = _decoded_bytes(len(classes), M, m) + seen_shape[0] * M * WEIGHT_BYTES
     if need > limits.decoded:
         raise Refused("message", f"at most {limits.decoded} bytes when decoded", need)
     stored = message.tensor("weights", "F32" if m else "F16", (len(classes), m or M))

@@ -11,7 +11,7 @@ from fedran.federation.flower import serverapp
 from fedran.federation.server import settings as server_settings
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.store import Store
-from helpers.federation.made_federation import D, M, Sites
+from helpers.federation.made_federation import SUMMARIES, D, Sites, large
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def opened(here):
     made = []
 
     def make(**changes):
-        settings = ServerSettings("trial", D, M, "relu", **{"source": "test", **changes})
+        settings = ServerSettings("trial", D, **{"source": "test", **changes})
         made.append(Store.open(here, settings))
         return made[-1]
 
@@ -48,16 +48,17 @@ def test_the_store_is_in_the_folder_of_the_server_and_can_be_opened_again(opened
 
 def test_the_store_applies_the_rules_of_the_settings(opened, sites, monkeypatch):
     blob = sites.envelope("site-1", "may")
-    assert "feature map differs" in opened(seed=1).receive(blob).reason
+    assert "feature map differs" in opened(kind="hellinger").receive(blob).reason
     assert "feature map differs" in opened(source="other").receive(blob).reason
     monkeypatch.setattr(server_settings, "LEAST_LIMIT", 1024)
+    blob = sites.envelope("site-1", "may", large(1))
     assert len(blob) > 2048
     assert "at most 2048" in opened(budget_bytes=1024).receive(blob).reason
 
 
 @pytest.mark.parametrize(("given", "expected"), [(0.0, 3600.0), (90.0, 90.0)])
 def test_a_run_may_have_a_deadline_of_its_own(given, expected, here, monkeypatch):
-    text = f'federation = "trial"\nin_features = {D}\nout_features = {M}\n'
+    text = f'federation = "trial"\nin_features = {D}\n'
     (here / "server.toml").write_text(text)
     monkeypatch.setenv(serverapp.VARIABLE, str(here / "server.toml"))
     found = []
@@ -84,9 +85,9 @@ def test_a_missing_or_wrong_roster_is_an_error_of_one_sentence(opened, here):
         opened()
 
 
-@pytest.mark.parametrize("every", [pytest.param(1), 20])
-def test_a_store_of_another_feature_map_is_refused(every, opened, sites):
-    """A changed seed or width in server.toml must not go unnoticed: all later uploads differ."""
-    opened(snapshot_every=every).receive(sites.envelope("site-1", "may"))
-    with pytest.raises(Refused, match=r"fingerprint|features"):
-        opened(snapshot_every=every, seed=1)
+@pytest.mark.parametrize("change", [{"source": "other"}, SUMMARIES])
+def test_a_store_of_another_feature_map_is_refused(change, opened, sites):
+    """A changed source or kind of message must not go unnoticed: all later uploads differ."""
+    opened().receive(sites.envelope("site-1", "may"))
+    with pytest.raises(Refused, match="the features of the uploads in the store"):
+        opened(**change)

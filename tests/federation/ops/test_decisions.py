@@ -28,7 +28,7 @@ def sites():
 def paths(sites, tmp_path):
     found = ServerPaths(tmp_path / "server")
     found.nodes.mkdir(parents=True)
-    text = 'federation = "trial"\nin_features = 6\nout_features = 48\nkind = "relu"\n'
+    text = 'federation = "trial"\nin_features = 6\n'
     found.settings_file.write_text(f'{text}source = "test"\n')
     sites.roster.save(found.roster)
     return found

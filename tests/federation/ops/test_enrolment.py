@@ -87,7 +87,7 @@ def tree(folder):
 
 @pytest.fixture
 def server(tmp_path):
-    return make_server(tmp_path / "server", ServerSettings("trial", 6, 48))
+    return make_server(tmp_path / "server", ServerSettings("trial", 6))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from fedran.federation.site.settings import SitePaths, local_sites
 from fedran.federation.site.source import FolderSource
 from helpers.toy_backbone import toy
 
-SETTINGS = ServerSettings("trial", 6, 48, address="127.0.0.1:9")
+SETTINGS = ServerSettings("trial", 6, address="127.0.0.1:9")
 
 
 def mode(path):
@@ -77,7 +77,8 @@ def test_a_new_server_has_settings_roster_and_certificates(server):
         {"deadline": 7.5, "min_clients": 3, "budget_bytes": 4096},
         {"seed": 5},
         {"catch_up": 5.0},
-        {"snapshot_every": 3},
+        {"message": "summary", "out_features": 48, "kind": "relu"},
+        {"min_group": 1, "group_size": 1, "landmarks": 100},
         {"source": {"backbone": "mine", "weights": "ab"}},
         {"source": "smile \U0001f600"},
     ],

@@ -212,7 +212,7 @@ def test_a_task_over_the_privacy_budget_is_refused_with_one_sentence(place, answ
     Roster(keys).save(place.roster)
     place.settings_file.write_text(
         'federation = "trial"\nin_features = 6\nout_features = 6\nclasses = [0, 1]\n'
-        'privacy = "dp"\nepsilon = 3.0\ntotal_epsilon = 4.0\n'
+        'message = "summary"\nprivacy = "dp"\nepsilon = 3.0\ntotal_epsilon = 4.0\n'
     )
     with closing(Database(place.state)) as database:
         database.add_charge("may", 1, 3.0, 1e-5, sorted(keys))

@@ -8,6 +8,8 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.configuration import check_address, load_settings
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site.settings import SiteSettings
+from fedran.wire.head_codec import head_fits
+from fedran.wire.validation import Limits
 
 SERVER = 'federation = "trial"\nin_features = 6\n'
 
@@ -23,7 +25,7 @@ def read(kind, text, tmp_path):
 
 def test_settings_that_are_not_given_have_defaults(tmp_path):
     server = read(ServerSettings, SERVER, tmp_path)
-    assert (server.out_features, server.min_clients, server.snapshot_every) == (8192, 1, 20)
+    assert (server.message, server.min_group, server.landmarks) == ("points", 5, 4096)
     offer = server.offer("may")
     assert (offer.task, offer.in_features, offer.budget_bytes) == ("may", 6, 1_500_000)
     site = read(SiteSettings, SITE + "seconds = 30\n", tmp_path)
@@ -121,9 +123,24 @@ def test_server_and_site_settings_check_their_address():
         SiteSettings("trial", "site-1", server="nowhere:", folder="data")
 
 
+def test_points_need_rows_of_unit_norm():
+    with pytest.raises(ValueError, match="a kernel compares rows of unit norm"):
+        ServerSettings("t", 6, kind="relu")
+
+
+@pytest.mark.parametrize(("width", "support"), [(6, 4096), (1280, 4096), (2**17, 256)])
+def test_a_head_has_as_many_landmarks_as_sites_can_read(width, support):
+    settings = ServerSettings("t", width)
+    assert settings.support == support
+    assert head_fits(range(100), width, Limits(), settings.support)
+
+
+SECURE = {"message": "summary", "classes": [0, 1], "privacy": "secure"}
+
+
 @pytest.mark.parametrize(("sketch", "columns"), [(0, 0), (511, 511), (512, 0), (2000, 0)])
 def test_a_sketch_that_is_not_smaller_than_the_gram_matrix_is_replaced_by_it(sketch, columns):
-    settings = ServerSettings("t", 6, 1024, classes=[0, 1], privacy="secure", sketch=sketch)
+    settings = ServerSettings("t", 6, **SECURE, out_features=1024, sketch=sketch)
     assert settings.sketch_columns == columns
 
 
@@ -131,11 +148,11 @@ def test_a_sketch_that_is_not_smaller_than_the_gram_matrix_is_replaced_by_it(ske
     ("changes", "words"),
     [
         ({"classes": None}, "needs `classes`"),
-        ({"message": "mixture"}, "mixtures do not add"),
+        ({"message": "points"}, "points do not add"),
         ({"kind": "relu"}, "bounded norm"),
         ({"out_features": 16384, "sketch": 0}, "a smaller `sketch` needs fewer"),
     ],
 )
 def test_settings_that_do_not_fit_secure_sums_are_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        ServerSettings("t", 6, **{"classes": [0, 1], "privacy": "secure", **changes})
+        ServerSettings("t", 6, **{**SECURE, **changes})

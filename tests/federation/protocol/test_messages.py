@@ -7,14 +7,15 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+import fedran
 from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import Offer
-from helpers.federation.made_site import OFFER
+from helpers.federation.made_site import OFFER, SUMMARY
 
 
 def test_an_offer_is_read_from_a_message_and_every_field_is_checked():
     table = replace(OFFER, source={"backbone": "toy", "weights": "ab"})
-    for offer in (OFFER, table):
+    for offer in (OFFER, table, SUMMARY):
         assert Offer.read(json.loads(json.dumps(offer.fields()))) == offer
     assert Offer.read({**OFFER.fields(), "folder": "/etc", "entry": "os:system"}) == OFFER
     for wrong in (None, 3, "may", [], [1]):
@@ -22,11 +23,12 @@ def test_an_offer_is_read_from_a_message_and_every_field_is_checked():
             Offer.read(wrong)
     for name, value in [
         ("task", "../etc"),
-        ("out_features", 2**40),
+        ("group_size", 0),
+        ("min_group", 2**40),
         ("in_features", "6"),
         ("budget_bytes", -1),
-        ("seed", -1),
         ("kind", "tanh"),
+        ("kind", "relu"),
         ("kind", None),
         ("kind", ["cosine"]),
         ("source", 3),
@@ -41,3 +43,15 @@ def test_an_offer_is_read_from_a_message_and_every_field_is_checked():
     ]:
         with pytest.raises(ValueError, match=name):
             Offer.read({**OFFER.fields(), name: value})
+    for name, value in [("out_features", 2**40), ("out_features", 0), ("seed", -1)]:
+        with pytest.raises(ValueError, match=name):
+            Offer.read({**SUMMARY.fields(), name: value})
+
+
+def test_an_offer_carries_what_its_kind_of_upload_needs():
+    assert {"group_size", "min_group"} <= OFFER.fields().keys()
+    assert not {"out_features", "seed"} & OFFER.fields().keys()
+    assert {"out_features", "seed"} <= SUMMARY.fields().keys()
+    assert isinstance(OFFER.features(), fedran.KernelFeatures)
+    assert isinstance(SUMMARY.features(), fedran.RandomFeatures)
+    assert OFFER.fingerprint == OFFER.features().fingerprint

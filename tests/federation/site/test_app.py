@@ -81,11 +81,12 @@ def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place, monke
         (asked("/etc/passwd"), "Refused at the site; its log says more"),
         (asked(federation="other"), "federation: "),
         (asked(protocol=99, task={"new": "meaning"}), "protocol: "),
-        (asked(out_features=2**60), "out_features: "),
+        (asked(message="summary"), "out_features: "),
+        (asked(min_group=0), "min_group: "),
         (asked(source={"backbone": 3}), "source: "),
         (asked("august"), "no rows for task august yet"),
         (asked(in_features=7), "task may: "),
-        (asked(budget_bytes=1024), "task may: budget_bytes: "),
+        (asked(budget_bytes=1023), "budget_bytes: "),
         (make_record({"offer": "may"}, {}), "offer: "),
         (RecordDict(), "message: "),
         (RecordDict({"fields": ConfigRecord({"json": "[" * 10**5})}), "message: "),
@@ -178,7 +179,7 @@ def told(code):
 def test_a_site_reports_what_it_believes_to_be_settled_and_sends_it_again_if_asked(place):
     first = call(answer_offer, asked())[1]["may"]
     call(receive_results, told(Code.ACCEPTED))
-    fields, blobs = call(answer_offer, asked(epoch="second"))
+    fields, blobs = call(answer_offer, asked())
     assert (fields["settled"], blobs) == ([["may", DIGEST]], {})
     call(receive_results, told(Code.LOST))
     fields, blobs = call(answer_offer, asked())

@@ -16,10 +16,8 @@ from helpers.federation.site_app import PHI, Place, asked, call
 
 def head_for(phi=PHI, seed=0):
     X, y = Place.rows(seed)
-    server = fedran.Aggregator(phi.out_features, fingerprint=phi.fingerprint)
-    server.absorb(
-        fedran.summarize(phi(X), y, rank=8, fingerprint=phi.fingerprint), client="a", task="t"
-    )
+    server = fedran.Aggregator(fingerprint=phi.fingerprint)
+    server.absorb(fedran.condense(phi(X), y, fingerprint=phi.fingerprint), client="a", task="t")
     return fedran.encode(server.solve())
 
 
@@ -37,13 +35,13 @@ def test_a_wrong_head_leaves_the_old_one(place, caplog):
     call(answer_offer, asked())
     good = head_for()
     call(receive_results, make_record({}, {"head": good}))
-    other = fedran.RandomFeatures(6, 48, "relu", seed=1, source="test")
-    summary = open_envelope(place.outbox.envelope("may")).upload
+    other = fedran.KernelFeatures(6, source="another")
+    points = open_envelope(place.outbox.envelope("may")).upload
     for bad, words in (
         (good[:-5], "message: expected"),
         (b"\0", "message: expected"),
         (head_for(other), "fingerprint: expected site and head to mean the same features"),
-        (summary, "kind: expected head"),
+        (points, "kind: expected head"),
     ):
         fields, _ = call(receive_results, make_record({}, {"head": bad}))
         assert words in fields["told"]
@@ -54,7 +52,7 @@ def test_a_wrong_head_leaves_the_old_one(place, caplog):
 
 def test_a_site_without_an_offer_accepts_its_first_head(place):
     assert call(receive_results, make_record({}, {"head": head_for()}))[0]["told"] == ""
-    call(answer_offer, asked(seed=1))
+    call(answer_offer, asked(kind="hellinger"))
     assert "fingerprint" in call(receive_results, make_record({}, {"head": head_for()}))[0]["told"]
 
 
@@ -63,10 +61,11 @@ def heads_of(place, *tasks):
     found = {}
     for task in tasks:
         with np.load(place.folder / "data" / f"{task}.npz") as file:
-            agg = fedran.Aggregator(48, fingerprint=PHI.fingerprint)
-            rows = PHI(file["features"])
-            summary = fedran.summarize(rows, file["labels"], fingerprint=PHI.fingerprint)
-            agg.absorb(summary, client="a", task=task)
+            agg = fedran.Aggregator(fingerprint=PHI.fingerprint)
+            points = fedran.condense(
+                PHI(file["features"]), file["labels"], fingerprint=PHI.fingerprint
+            )
+            agg.absorb(points, client="a", task=task)
         found[task] = fedran.encode(agg.solve())
     return found
 
@@ -88,6 +87,32 @@ def test_a_site_counts_how_many_of_its_validation_rows_a_head_labels_correctly(p
             assert (rows, correct) == ((rare == label).sum(), right[rare == label].sum())
             assert fair == correct
     assert {line[0] for line in fields["counts"]["may"]} == {0, 1, 2}
+
+
+def test_a_site_counts_on_rows_that_it_held_out_of_its_uploads(place):
+    """They are tested by any head, and are not read from the rows of the task again."""
+    rng = np.random.default_rng(4)
+    for task in ("may", "june"):
+        y = np.arange(300) % 3
+        X = rng.random((300, 6)) + np.eye(6)[y]
+        np.savez(place.folder / "data" / f"{task}.npz", features=X, labels=y)
+    heads = heads_of(place, "may", "june")
+    assert sorted(call(answer_offer, asked())[0]["validated"]) == [0, 1, 2]
+    call(answer_offer, asked("june"))
+    for path in (place.folder / "data").iterdir():
+        path.unlink()
+    held = [fedran.decode(blob) for blob in place.outbox.held_out()]
+    assert [points.rows_per_class() for points in held] == [{0: 5, 1: 5, 2: 5}] * 2
+    said = {"earlier": [0, 1, 2], "tested": [0, 1, 2]}
+    fields, _ = call(validate_heads, make_record(said, heads))
+    for name, blob in heads.items():
+        head = fedran.decode(blob)
+        right = sum(
+            np.bincount(p.codes[head.predict(p.means) == p.codes], minlength=3) for p in held
+        )
+        assert fields["counts"][name] == [[c, 10, right[c], right[c]] for c in range(3)]
+    place.file.write_text(place.file.read_text() + "hold_out = 0\n")
+    assert "validated" not in call(answer_offer, asked())[0]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.source import FunctionSource
 from fedran.federation.site.upload import Site
 from fedran.federation.status.check import check_rows
-from helpers.federation.made_site import OFFER, rows
+from helpers.federation.made_site import OFFER, SUMMARY, rows
 
 NAMES = ("age", "dose", "pulse", "weight", "height", "rate")
 LISTED = replace(OFFER, columns=NAMES)
@@ -64,20 +64,18 @@ def shuffled():
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("message", ["summary", "mixture"])
-def test_columns_in_any_order_make_the_same_upload(message, suffix, make):
+@pytest.mark.parametrize("base", [OFFER, SUMMARY], ids=["points", "summary"])
+def test_columns_in_any_order_make_the_same_upload(base, suffix, make):
     if suffix == ".parquet":
         pytest.importorskip("pyarrow")
-    offer = replace(LISTED, message=message)
+    offer = replace(base, columns=NAMES)
     sites = [make(table(names), suffix, names[0])[0] for names in (NAMES, shuffled())]
     ordered, other = (open_envelope(site.prepare(offer)).upload for site in sites)
     assert ordered == other
-    unlisted = open_envelope(make(table(shuffled()), suffix, "c")[0].prepare(OFFER)).upload
+    unlisted = open_envelope(make(table(shuffled()), suffix, "c")[0].prepare(base)).upload
     assert fedran.decode(unlisted).fingerprint != fedran.decode(other).fingerprint
-    offer, content = (
-        replace(offer, kind="cosine", privacy="secure"),
-        Content((0, 1, 2), 0, "", 0, 3, 1000),
-    )
+    offer = replace(SUMMARY, columns=NAMES, kind="cosine", privacy="secure")
+    content = Content((0, 1, 2), 0, "", 0, 3, 1000)
     ordered, other = (make_contribution(site, offer, content, b"") for site in sites)
     np.testing.assert_array_equal(ordered, other)
 
@@ -105,17 +103,15 @@ def test_a_function_may_return_named_columns(monkeypatch):
 def test_validation_rows_are_put_in_the_same_order(make):
     site, paths = make(table(shuffled()))
     phi = LISTED.features()
-    agg = fedran.Aggregator(48, fingerprint=phi.fingerprint)
+    agg = fedran.Aggregator(fingerprint=phi.fingerprint)
     X, y = rows()
     agg.absorb(fedran.decode(open_envelope(site.prepare(LISTED)).upload), client="a", task="may")
     head = agg.solve()
     right = int(np.sum(head.predict(phi(X)) == np.array(y)))
     assert right > 50
-    settings = ServerSettings(
-        "trial", 6, 48, "relu", source="test", columns=list(NAMES), validation="v.csv"
-    )
+    settings = ServerSettings("trial", 6, source="test", columns=list(NAMES), validation="v.csv")
     assert ValidationSet.load(paths.folder, settings).accuracy(head) == right / len(y)
-    found = HeldOutRows.load(paths.folder, site.settings)
+    found = HeldOutRows.load(paths.folder, site.settings, site.outbox)
     fields = {"earlier": [], "tested": [0, 1, 2]}
     counts = found.test(site, LISTED, {"head": fedran.encode(head)}, fields)["head"]
     assert sum(int(c.correct) for c in counts.values()) == right
@@ -134,7 +130,7 @@ def test_check_names_unscaled_columns(make, caplog):
 
 def test_the_list_travels_with_the_offer_and_is_part_of_the_fingerprint():
     assert Offer.read(json.loads(json.dumps(LISTED.fields()))) == LISTED
-    settings = ServerSettings("trial", 6, 48, "relu", source="test", columns=list(NAMES))
+    settings = ServerSettings("trial", 6, source="test", columns=list(NAMES))
     assert settings.features().fingerprint == LISTED.features().fingerprint
     others = [OFFER, LISTED, replace(OFFER, columns=NAMES[::-1])]
     assert len({offer.fingerprint.hash for offer in others}) == 3

@@ -17,20 +17,20 @@ CLOSED = replace(OFFER, classes=(0, 1, 2))
 
 
 def test_the_offer_carries_the_classes_and_older_servers_send_none():
-    settings = ServerSettings("trial", 6, 48, classes=["b", 2, "a"])
+    settings = ServerSettings("trial", 6, classes=["b", 2, "a"])
     offer = settings.offer("may")
     assert offer.classes == (2, "a", "b")
     fields = json.loads(json.dumps(replace(offer, known_classes=(1, "x")).fields()))
     assert Offer.read(fields) == replace(offer, known_classes=(1, "x"))
     del fields["classes"], fields["known_classes"]
     assert (Offer.read(fields).classes, Offer.read(fields).known_classes) == ((), ())
-    assert ServerSettings("trial", 6, 48).offer("may").classes == ()
+    assert ServerSettings("trial", 6).offer("may").classes == ()
 
 
 @pytest.mark.parametrize("classes", [[1, 1], ["\0"], ["x" * 300], [1.5], [True], "cat"])
 def test_a_wrong_list_of_classes_is_refused(classes):
     with pytest.raises(ValueError, match=r"classes|label"):
-        ServerSettings("trial", 6, 48, classes=classes)
+        ServerSettings("trial", 6, classes=classes)
     if classes not in ([1, 1], ["\0"]):  # what a server of this version never sends
         with pytest.raises(Refused, match="classes"):
             Offer.read({**OFFER.fields(), "classes": classes})

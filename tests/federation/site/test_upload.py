@@ -15,19 +15,21 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.store.store import Store
-from helpers.federation.made_federation import SETTINGS
-from helpers.federation.made_site import OFFER, rows, site_of, summary_of
+from helpers.federation.made_federation import SETTINGS, SUMMARIES
+from helpers.federation.made_site import OFFER, SUMMARY, message_of, rows, site_of
 
 
-def test_a_head_from_an_upload_classifies_its_rows(tmp_path):
-    X, y = rows()
+@pytest.mark.parametrize("offer", [OFFER, SUMMARY], ids=["points", "summary"])
+def test_a_head_from_an_upload_classifies_its_rows(offer, tmp_path):
+    X, y = rows(300)
     site = site_of(tmp_path, X, y)
-    store = Store(tmp_path / "server", SETTINGS, Roster({"site-1": site.key.public}))
-    receipt = store.receive(site.prepare(OFFER))
+    settings = replace(SETTINGS, **(SUMMARIES if offer is SUMMARY else {}))
+    store = Store(tmp_path / "server", settings, Roster({"site-1": site.key.public}))
+    receipt = store.receive(site.prepare(offer))
     assert receipt.outcome == "accepted"
     site.outbox.settle(receipt)
     assert site.outbox.pending() == []
-    assert np.mean(store.solve().predict(OFFER.features()(X)) == y) > 0.9
+    assert np.mean(store.solve().predict(offer.features()(X)) == y) > 0.9
     store.close()
 
 
@@ -35,9 +37,9 @@ def test_rare_classes_are_withheld_with_a_warning(tmp_path, caplog):
     X, y = rows(60, classes=2)
     y = ["rare" if i < 3 else str(v) for i, v in enumerate(y)]
     with caplog.at_level(logging.WARNING):
-        summary = summary_of(site_of(tmp_path, X, y).prepare(OFFER))
-    assert summary.classes == ("0", "1")
-    assert summary.accounts.n_rows == 57
+        points = message_of(site_of(tmp_path, X, y).prepare(OFFER))
+    assert points.classes == ("0", "1")
+    assert points.n_rows == 57
     assert "withheld 'rare' (3)" in caplog.text
     site = site_of(tmp_path / "rare", X[:8], ["a", "b", "c", "d"] * 2)
     with pytest.raises(Refused, match="a class with at least 5 labelled rows"):
@@ -48,23 +50,24 @@ def test_rare_classes_are_withheld_with_a_warning(tmp_path, caplog):
 def test_missing_labels_are_filled_in_or_left_out(tmp_path, caplog):
     X, y = rows(90)
     half = [v if i % 2 else None for i, v in enumerate(y)]
-    filled = summary_of(site_of(tmp_path / "a", X, half).prepare(OFFER))
-    plain = summary_of(site_of(tmp_path / "b", X, half, pseudo_labels="none").prepare(OFFER))
-    assert plain.accounts.n_rows == 45
-    assert filled.accounts.n_rows > 60
-    given = filled.accounts.n_rows - 45
+    filled = message_of(site_of(tmp_path / "a", X, half).prepare(OFFER))
+    plain = message_of(site_of(tmp_path / "b", X, half, pseudo_labels="none").prepare(OFFER))
+    assert plain.n_rows == 45
+    assert filled.n_rows > 60
+    given = filled.n_rows - 45
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert f"45 of 90 rows have no label; {given} of them get" in told[0]
     assert "left out" in told[1]
 
 
+@pytest.mark.parametrize("offer", [OFFER, SUMMARY], ids=["points", "summary"])
 @pytest.mark.parametrize("work_bytes", [2**31, 2**22])
-def test_negative_features_under_hellinger_are_refused_with_the_reason(tmp_path, work_bytes):
+def test_negative_features_under_hellinger_are_refused_with_the_reason(tmp_path, work_bytes, offer):
     X, y = rows(90)
-    offer = replace(OFFER, kind="hellinger")
+    offer = replace(offer, kind="hellinger")
     accepted = site_of(tmp_path / "a", X, y, work_bytes=work_bytes).prepare(offer)
-    assert summary_of(accepted).fingerprint == offer.features().fingerprint
-    assert summary_of(accepted).fingerprint.fields["kind"] == "hellinger"
+    assert message_of(accepted).fingerprint == offer.fingerprint
+    assert message_of(accepted).fingerprint.fields["kind"] == "hellinger"
     X[77, 1] = -0.625
     site = site_of(tmp_path / "b", X, y, work_bytes=work_bytes)
     with pytest.raises(Refused, match="declares features that are never negative") as refusal:
@@ -90,7 +93,9 @@ def toy_backbone(**changes):
 def images(n=30):
     y = np.arange(n) % 3
     bright = np.full((n, 4, 4, 3), 40) + 150 * np.eye(3)[y][:, None, None]
-    return bright.astype(np.uint8), y.tolist()
+    return (bright + np.random.default_rng(0).integers(60, size=(n, 1, 1, 3))).astype(
+        np.uint8
+    ), y.tolist()
 
 
 def test_images_go_through_the_backbone_in_batches(tmp_path):
@@ -103,14 +108,12 @@ def test_images_go_through_the_backbone_in_batches(tmp_path):
     network = toy_backbone(forward=forward)
     offer = replace(OFFER, source=network.source)
     site = site_of(tmp_path, *pictures, backbone=lambda: network)
-    summary = summary_of(site.prepare(offer))
+    points = message_of(site.prepare(offer))
     assert sizes == [4] * 7 + [2]
-    Z = np.tile(pictures[0].mean(axis=(1, 2)) / 255, 2)
-    expected = fedran.summarize(
-        offer.features()(Z), pictures[1], rank=8, fingerprint=offer.features().fingerprint
-    )
-    assert summary.accounts.energy == pytest.approx(expected.accounts.energy, rel=1e-5)
-    assert summary.fingerprint == expected.fingerprint
+    rows = offer.features()(np.tile(pictures[0].mean(axis=(1, 2)) / 255, 2))
+    expected = fedran.condense(rows, pictures[1], 5, 5, offer.fingerprint)
+    np.testing.assert_allclose(points.means, expected.means, atol=0.1)
+    assert points.fingerprint == expected.fingerprint
 
 
 def test_images_need_the_backbone_that_the_server_names(tmp_path):
@@ -134,15 +137,83 @@ def test_an_offer_for_features_of_another_source_is_refused(tmp_path):
 
 def test_a_site_limits_rank_bytes_and_width_by_its_own_settings(tmp_path):
     X, y = rows()
-    generous = replace(OFFER, budget_bytes=2**30)
-    free = summary_of(site_of(tmp_path / "free", X, y).prepare(generous))
-    tight = site_of(tmp_path / "tight", X, y).prepare(replace(OFFER, budget_bytes=2000))
+    generous = replace(SUMMARY, budget_bytes=2**30)
+    free = message_of(site_of(tmp_path / "free", X, y).prepare(generous))
+    tight = site_of(tmp_path / "tight", X, y).prepare(replace(SUMMARY, budget_bytes=2000))
     assert len(open_envelope(tight).upload) <= 2000
-    assert summary_of(tight).rank < 30 < free.rank
-    half = summary_of(site_of(tmp_path / "half", X, y, max_rank_share=0.25).prepare(generous))
+    assert message_of(tight).rank < 30 < free.rank
+    half = message_of(site_of(tmp_path / "half", X, y, max_rank_share=0.25).prepare(generous))
     assert half.rank == 15
     small = site_of(tmp_path / "small", X, y, max_upload=4000).prepare(generous)
     assert len(open_envelope(small).upload) <= 4000
     narrow = site_of(tmp_path / "narrow", X, y, max_out_features=40)
     with pytest.raises(Refused, match="out_features: expected at most 40, the site's"):
         narrow.prepare(generous)
+
+
+def test_groups_are_the_smallest_that_the_budget_and_both_sides_allow(tmp_path, caplog):
+    X, y = rows(900)
+
+    def made(name, group_size=1, min_group=1, budget=2**20, **settings):
+        offer = replace(OFFER, group_size=group_size, min_group=min_group, budget_bytes=budget)
+        blob = site_of(tmp_path / name, X, y, hold_out=0, **settings).prepare(offer)
+        points = message_of(blob)
+        assert points.n_rows == 900
+        assert points.smallest_group >= max(min_group, settings.get("min_class_count", 5))
+        return points, len(open_envelope(blob).upload)
+
+    single, size = made("single", min_class_count=1)
+    assert len(single.counts) == 900
+    fives, _ = made("fives", 5, 5)
+    assert 50 < len(fives.counts) < 180
+    assert len(made("site", min_class_count=20)[0].counts) < len(fives.counts)
+    assert len(made("server", min_group=20)[0].counts) < len(fives.counts)
+    with caplog.at_level(logging.INFO):
+        tight, found = made("tight", budget=size // 2, min_class_count=1)
+    assert found <= size // 2
+    assert 90 < len(tight.counts) < 900
+    assert "to fit the budget" in caplog.text
+    names = [f"{c}{'x' * 250}" for c in y]
+    with pytest.raises(Refused, match="room for 3 points"):
+        site_of(tmp_path / "full", X, names).prepare(replace(OFFER, budget_bytes=1024))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.2])
+def test_held_out_rows_are_in_no_upload_whatever_the_order_of_the_rows(share, tmp_path):
+    X, y = rows(300)
+    y = [9 if i < 6 else c for i, c in enumerate(y)]
+    y[10:100:2] = [None] * 45  # pseudo-labels are not held out
+    offer = replace(OFFER, group_size=1, min_group=1, budget_bytes=10**6)
+    order = np.random.default_rng(1).permutation(300)
+    found = []
+    for name, chosen in (("a", np.arange(300)), ("b", order)):
+        site = site_of(
+            tmp_path / name, X[chosen], [y[i] for i in chosen],
+            min_class_count=1, hold_out=share, pseudo_labels="none",
+        )  # fmt: skip
+        site.prepare(offer)
+        (held,) = map(fedran.decode, site.outbox.held_out()) if share else (None,)
+        found.append((message_of(site.outbox.envelope("may")), held))
+    (sent, held), (again, held_again) = found
+    assert sent.rows_per_class() == again.rows_per_class()
+    if not share:
+        assert sent.n_rows == 255
+        return
+    labelled = {c: y.count(c) for c in (0, 1, 2, 9)}
+    expected = {c: int(share * n + 1e-9) for c, n in labelled.items() if share * n >= 2}
+    assert held.rows_per_class() == held_again.rows_per_class() == expected
+    assert 9 not in expected
+    assert sent.n_rows + held.n_rows == 255
+    as_rows = {tuple(row) for row in np.round(held.means, 1)}
+    assert as_rows == {tuple(row) for row in np.round(held_again.means, 1)}
+    nearest = np.min(np.linalg.norm(sent.means[:, None] - held.means[None], axis=2), axis=0)
+    prepared = offer.features()(X)
+    exact = np.linalg.norm(prepared[:, None] - held.means[None], axis=2)
+    assert (np.min(exact, axis=0) < np.min(nearest)).all()
+
+
+def test_a_validation_file_takes_the_place_of_held_out_rows(tmp_path):
+    X, y = rows(300)
+    site = site_of(tmp_path, X, y, validation="v.npz")
+    assert message_of(site.prepare(OFFER)).n_rows == 300
+    assert list(site.outbox.held_out()) == []

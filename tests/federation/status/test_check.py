@@ -138,13 +138,17 @@ def test_a_clock_that_is_wrong_is_a_problem(paths, monkeypatch):
 
 def test_good_rows_have_no_problems_and_no_warnings(paths):
     X, y = rows()
-    usual = float(np.mean(np.sum(np.asarray(OFFER.features()(X)) ** 2, axis=1)))
-    offer = replace(OFFER, row_energy=usual)
     found = findings(paths, X - 0.5, np.array(y))
     assert {finding.level for finding in found} == {"ok"}
     assert "60 rows, features 6 (float64), 3 classes" in told(found, "ok")
-    assert "times the energy" not in told(findings(paths, X, np.array(y), offer), "warning")
-    assert "times the energy" in told(findings(paths, 255 * X, np.array(y), offer), "warning")
+
+
+def test_classes_that_the_server_would_withhold_are_named_before_they_are_sent(paths):
+    X, _ = rows(60)
+    few = ["few" if i < 9 else "many" for i in range(60)]
+    found = findings(paths, X, few, replace(OFFER, min_group=10))
+    assert "withheld, with fewer than 10 rows each: 'few'" in told(found, "ok")
+    assert "withheld" not in told(findings(paths, X, few), "ok")
 
 
 @pytest.mark.parametrize(
@@ -198,9 +202,9 @@ def test_the_column_of_labels_is_named_in_the_settings(paths):
 def test_swapped_labels_are_noticed_with_the_newest_head(paths):
     X, y = rows(300)
     phi = OFFER.features()
-    server = fedran.Aggregator(phi.out_features, fingerprint=phi.fingerprint)
-    summary = fedran.summarize(phi(X), y, rank=40, fingerprint=phi.fingerprint)
-    server.absorb(summary, client="a", task="t")
+    server = fedran.Aggregator(fingerprint=phi.fingerprint)
+    points = fedran.condense(phi(X), y, fingerprint=phi.fingerprint)
+    server.absorb(points, client="a", task="t")
     offered(paths)
     fedran.save(server.solve(), paths.state / "head.fedran")
     good = findings(paths, X, np.array(y), None)

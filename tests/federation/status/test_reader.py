@@ -179,7 +179,7 @@ def test_identical_refusals_are_counted_and_not_repeated(recorded):
 def test_reading_a_running_server_changes_no_file(recorded):
     store = recorded.store()
     store.receive(recorded.sites.envelope("site-1", "may", upload(1, classes=("cat", "dog"))))
-    store.receive(recorded.sites.envelope("site-2", "may", upload(2, scale=20.0)))
+    store.receive(recorded.sites.envelope("site-2", "may", upload(2, n=200)))
     store.receive(recorded.sites.envelope("site-3", "may", key=SiteKey.generate()))
 
     def files():  # without SQLite's shared memory, which holds no data
@@ -198,7 +198,7 @@ def test_reading_a_running_server_changes_no_file(recorded):
     assert site(status, "site-3").last_seen is None
     (waiting,) = status.quarantine
     assert waiting.commands[0] == f"fedran federation accept {recorded.folder} site-2 may"
-    assert "times the other sites' median" in waiting.reason
+    assert "times the median of the other sites" in waiting.reason
     arrived = read(recorded).payload
     store.accept("site-2", "may")
     status = read(recorded)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
+from fedran.federation.status.web import render
 from helpers.federation.recorded_federation import RecordedFederation
 
 
@@ -24,6 +25,9 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     recorded.quarantine("site-2", "may", "too loud")
     recorded.events.write("declined", client="site-3", task="may", reason="no rows")
     recorded.head("may", 0.9345, 21)
+    left_out = {"head": "d", "agreement": 0.87654, "largest_group": 5}
+    left_out["sites"] = {"site-1": [["[red]cat", 5, 4], [3, 15, 1]], "site-9": []}
+    recorded.database.set_fact("left_out", json.dumps(left_out))
     held = {"at": time.time(), "task": "june", "digest": "d" * 64, "reason": "[red]worse"}
     uploads = [["site-2", "june", 12.3], ["site-3", "june", 3.0]]
     recorded.database.set_fact("held", json.dumps({**held, "uploads": uploads}))
@@ -35,7 +39,8 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     out = console.file.getvalue()
     words = " ".join(out.split())
     for expected in (
-        "accuracy 93.5 %",
+        "accuracy 93.5 %, leave-one-out agreement 87.7 %",
+        "25.0 %",
         "2 of 3 sites answered",
         "site-1 not in roster",
         "[red]worse",
@@ -53,6 +58,30 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     assert "\x1b" not in out
     lines = [line for line in out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("digest", "known"), [("d", True), ("older", False)])
+def test_what_others_say_is_shown_beside_the_head_that_it_is_about(digest, known, tmp_path):
+    recorded = RecordedFederation(tmp_path)
+    recorded.upload("site-1", "may")
+    recorded.upload("site-2", "may")
+    recorded.head("may")
+    said = {"head": digest, "agreement": 0.75, "largest_group": 1}
+    said["sites"] = {"site-1": [["cat", 10, 9], ["dog", 30, 1]], "site-2": []}
+    recorded.database.set_fact("left_out", json.dumps(said))
+    status = Reader(tmp_path).read()
+    (first, second, _) = status.sites
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    print_status(status, console)
+    page, metrics = (render(path, status).decode() for path in ("/", "/metrics"))
+    for shown in (console.file.getvalue(), page):
+        assert ("25.0 %" in shown, "75.0 %" in shown) == (known, known)
+    assert ('fedran_site_agreement{site="site-1"} 0.25' in metrics) == known
+    assert 'fedran_site_agreement{site="site-2"}' not in metrics
+    assert ("fedran_head_left_out 0.75" in metrics) == known
+    assert (first.agreement, second.agreement) == (0.25 if known else None, None)
+    assert json.loads(status.to_json())["sites"][0]["agreement"] == first.agreement
+    assert status.single_rows == known
 
 
 def test_a_site_that_failed_is_not_one_that_has_nothing_to_send(tmp_path):

@@ -25,7 +25,7 @@ ACKNOWLEDGED, NOT_ACKNOWLEDGED, NOTHING_FAILED = 10, 11, 12
 
 def attempt(sites, folder, blob, number, mode):
     """The child process: accept the upload with a fault at this file call."""
-    store = sites.store(folder, snapshot_every=2)
+    store = sites.store(folder)
     library = ctypes.CDLL(None)  # with the preloaded one
     at, calls = (ctypes.c_long.in_dll(library, name) for name in ("fault_at", "file_calls"))
     error, forever = (ctypes.c_int.in_dll(library, n) for n in ("fault_errno", "fault_forever"))
@@ -48,7 +48,7 @@ def main(folder, mode):
     sites, work = Sites("site-1"), folder / "work"
     first, second = (sites.envelope("site-1", task, upload(1)) for task in ("may", "june"))
     states = []
-    with closing(sites.store(folder / "whole", snapshot_every=10)) as store:
+    with closing(sites.store(folder / "whole")) as store:
         for blob in (first, second):
             store.receive(blob)
             states.append(fedran.encode(store.aggregator))

@@ -1,13 +1,14 @@
 """Sites with separable classes, a server with validation rows, and sites that lie."""
 
+from dataclasses import replace
+
 import numpy as np
 
 import fedran
 from fedran.data.rows import Rows
 from fedran.federation.server.head.gate import ValidationSet
-from helpers.federation.made_federation import D, M, Sites, repeated
+from helpers.federation.made_federation import PHI, D, Sites
 
-PHI = fedran.RandomFeatures(D, M, "cosine", seed=0, source="test")
 CENTRES = 3 * np.random.default_rng(5).standard_normal((6, D))
 
 
@@ -16,7 +17,7 @@ def gated_sites():
 
 
 def store_of(sites, folder):
-    return sites.store(folder, kind="cosine")
+    return sites.store(folder)
 
 
 def rows(seed, classes, n=30):
@@ -29,11 +30,10 @@ VALIDATION = ValidationSet(rows(99, (0, 1, 2, 3, 4), 250), PHI)
 
 
 def send(store, sites, client, task, given, times=1):
-    """Send a summary of the rows; True if it was accepted."""
-    s = fedran.summarize(PHI(given.X), given.y, 8, fingerprint=PHI.fingerprint)
-    blob = fedran.encode(repeated(s, times))
-    said = {"fingerprint": PHI.fingerprint.hash}
-    return store.receive(sites.envelope(client, task, blob, **said)).outcome == "accepted"
+    """Send points of the rows, which count several times; True if they were accepted."""
+    points = fedran.condense(PHI(given.X), given.y, 5, 5, PHI.fingerprint)
+    blob = fedran.encode(replace(points, counts=points.counts * times))
+    return store.receive(sites.envelope(client, task, blob)).outcome == "accepted"
 
 
 def honest(store, sites, task, classes, who=range(1, 5)):

@@ -13,7 +13,8 @@ from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site
 
-OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
+OFFER = Offer("trial", "may", 6, "cosine", "test", 20_000, group_size=5, min_group=5)
+SUMMARY = Offer("trial", "may", 6, "relu", "test", 20_000, "summary", out_features=48)
 
 
 def rows(n=60, classes=3, seed=0):
@@ -31,5 +32,5 @@ def site_of(
     return Site(settings, key or SiteKey.generate(), rows, outbox, backbone, work_bytes)
 
 
-def summary_of(blob):
+def message_of(blob):
     return fedran.decode(open_envelope(blob).upload)

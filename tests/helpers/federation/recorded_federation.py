@@ -33,7 +33,7 @@ class RecordedFederation:
         self.folder, self.server = folder, folder / "server"
         self.state = self.server / "state"
         self.state.mkdir(parents=True)
-        toml = 'federation = "trial"\nin_features = 6\nout_features = 48\n'
+        toml = 'federation = "trial"\nin_features = 6\n'
         (self.server / "server.toml").write_text(toml)
         self.sites = Sites(*NAMES)
         self.sites.roster.save(self.server / "roster.toml")

@@ -11,7 +11,7 @@ from fedran.federation.protocol.messages import PROTOCOL, Offer
 from fedran.federation.site.outbox import Outbox
 from helpers.federation.flower_messages import blobs_of, fields_of
 
-OFFER = Offer("trial", "may", 6, 48, "relu", 0, "test", 20_000)
+OFFER = Offer("trial", "may", 6, "cosine", "test", 20_000, group_size=5, min_group=5)
 PHI = OFFER.features()
 
 

@@ -68,8 +68,9 @@ def init(
     kind: Annotated[
         Kind | None,
         typer.Option(
-            help="Random features: hellinger if no feature is ever negative, cosine for any "
-            "sign, relu as in the paper. Default: what file or backbone declare, else cosine."
+            help="How features are prepared: hellinger if none is ever negative, cosine for any "
+            "sign, relu for summaries as in the paper. Default: what file or backbone declare, "
+            "else cosine."
         ),
     ] = None,
     offline_ca: Annotated[
@@ -138,6 +139,10 @@ def init(
     if in_features is not None:
         lines += ["Set `source` in server.toml to what computes the features. Sites with other"]
         lines += ["features are then refused."]
+    if privacy == "none" and kind != "relu":
+        lines += ["min_group = 5: no mean of fewer than 5 rows leaves a site, which costs 3 to 4"]
+        lines += ["points of accuracy (73.7 instead of 77.5 % on CIFAR-100 features); with 1, also"]
+        lines += ["as group_size and min_class_count, every row leaves its site, rounded."]
     lines += ["", "next:"]
     quoted = shlex.quote(str(folder))
     if made:

@@ -177,7 +177,7 @@ class Aggregator:
                 )
             warn_of_similar(self.classes, message.classes, client)
             if isinstance(message, Points):
-                self._points.messages[client, task] = message.to(None)
+                self._points.add((client, task), message)
             else:
                 self.sums.add_summary(message)
             if self.fingerprint is None:

@@ -36,11 +36,20 @@ class StoredPoints:
     def __init__(self, dtype: str = "float32", device: str | None = None) -> None:
         self.dtype, self.device = dtype, device
         self.messages: dict[Key, Points] = {}
+        self._labels: set[Label] = set()
+        self._width: int | None = None
+
+    def add(self, key: Key, points: Points) -> None:
+        """Keep the points of a client and task."""
+        self.messages[key] = points.to(None)
+        if points.classes:
+            self._labels.update(points.classes)
+            self._width = points.in_features
 
     @property
     def classes(self) -> tuple[Label, ...]:
         """All labels, in canonical order."""
-        return ordered(label for points in self.messages.values() for label in points.classes)
+        return ordered(self._labels)
 
     @property
     def counts(self) -> dict[Label, int]:
@@ -53,9 +62,8 @@ class StoredPoints:
 
     def check_width(self, width: int) -> None:
         """Refuse points of another width than those that are held."""
-        for points in self.messages.values():
-            if points.classes and points.in_features != width:
-                raise Refused("means", f"{points.in_features} columns", width)
+        if self._width not in (None, width):
+            raise Refused("means", f"{self._width} columns", width)
 
     def solve(
         self,

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedran.core.errors import Refused, check_id
-from fedran.core.sums.aggregator import Aggregator
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Receipt
 from fedran.federation.server.head.gate import ValidationSet, gains_without
@@ -73,7 +72,7 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
     with locked_store(paths.folder, settings, "forget") as store:
         validation = ValidationSet.load(paths.folder, settings)
         found = store.forget(client, task, who, key)
-        if store.aggregator.absorbed:
+        if store.state.uploads:
             update_head(store, validation, "forget")
         else:  # no head can be solved, and the last one must not stay
             (store.folder / HEAD).unlink(missing_ok=True)
@@ -113,7 +112,7 @@ def influence_of_sites(paths: ServerPaths) -> dict[str, float]:
             "counts of the sites (`site_validation`) are not used; name a file with `validation`"
         )
     with locked_store(paths.folder, settings, "influence") as store:
-        if not store.aggregator.absorbed:
+        if not store.state.uploads:
             raise Refused("store", "an accepted upload", "none")
         return gains_without(store, validation)
 
@@ -135,14 +134,9 @@ def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
             expected = f"a task after which a head was solved ({', '.join(known[-10:]) or 'none'})"
             raise Refused("task", expected, task)
         wanted = heads[-1]
-        total = Aggregator(store.settings.out_features, fingerprint=store.fingerprint)
-        for upload in store.database.uploads():
-            if upload.number <= wanted.last_upload:
-                message = store.database.message(upload)
-                total.absorb(message, client=upload.client, task=upload.task)
-        if not total.classes:
+        head = store.solve_until(wanted.last_upload)
+        if head is None:
             raise Refused("task", "a task whose uploads are still in the store", task)
-        head = total.solve(store.ridge)
         blob = encode(head)
         digest = hashlib.sha256(blob).hexdigest()
         # Noted before anything changes: no newer head goes into service by itself.

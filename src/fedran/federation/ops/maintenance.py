@@ -59,8 +59,8 @@ def _damage(database: Database) -> Iterator[str]:
 def verify_store(paths: ServerPaths) -> list[str]:
     """Every damage of the database and of the signed records in it, one sentence each.
 
-    Of a backup, the database alone: the key of its records is at the server. Snapshots are not
-    examined, because the server does without one that is damaged.
+    Of a backup, the database alone: the key of its records is at the server. The sum of summaries
+    is not examined, because the server does without it.
     """
     is_backup = (paths.folder / FILE).is_file()
     folder = paths.folder if is_backup else paths.state
@@ -98,8 +98,8 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
 
     What was forgotten after the backup was made stays forgotten: by the tombstones in the present
     database, and by signed records, for the case that it is lost. What the present ledger has
-    charged stays charged. The epoch is a new one, so that sites send again what the backup does not
-    contain. The old database is kept beside it.
+    charged stays charged. Sites send again what the backup does not contain. The old database is
+    kept beside it.
     """
     key = record_key(paths)
     tombstones = [t for path in records for t in check_record(path.read_text(), key)]
@@ -119,7 +119,6 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
                 database.forget(again)
                 for c in charges:
                     database.add_charge(c.task, c.attempt, c.epsilon, c.delta, c.sites)
-                database.new_epoch()
                 database.set_outdated()
                 EventLog(database).write("restore", forgotten=len(again))
             _replace(paths.state, Path(folder))

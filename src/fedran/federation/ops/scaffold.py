@@ -22,7 +22,7 @@ from fedran.federation.protocol.configuration import check_address
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.limits import MAX_COLUMNS, MAX_TRIAL_SITES
-from fedran.federation.protocol.messages import FeatureSource, Privacy
+from fedran.federation.protocol.messages import OF_POINTS, FeatureSource, Privacy
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.site.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.server.settings import ServerPaths, ServerSettings
@@ -35,9 +35,9 @@ _SERVER_COMMENTS = {
     "address": "where Flower's SuperLink listens",
     "in_features": "columns of the sites' features",
     "columns": "names of these columns; sites put their tables in this order",
-    "out_features": "random features: more are more accurate and larger",
     "kind": "hellinger: features are never negative; cosine: features of any sign",
-    "message": "summary; or mixture, which is smaller and fits any number of random features",
+    "message": "points; or summary, which secure sums need",
+    "min_group": "the fewest rows of which a mean leaves a site; 1 is more accurate",
     "source": "what computes the features; must be the same at every site",
     "budget_bytes": "the largest upload of a site",
     "min_clients": "a task with fewer uploads at its deadline is reported as short",
@@ -56,7 +56,7 @@ folder = "data"  # one file per task: TASK.npz with arrays features (or images) 
 # TASK.csv or TASK.parquet with a column of labels; or instead of a folder:
 # entry = "module:function"  # called with the task's name, returns rows and labels
 label_column = {label_column}  # the column of labels in TASK.csv and TASK.parquet
-min_class_count = 5  # classes with fewer rows are withheld
+min_class_count = 5  # no mean of fewer rows is sent, and classes with fewer are withheld
 pseudo_labels = "margin"  # rows without a label may get one; "none" leaves them out
 seconds = 600  # time limit for the work on one task
 privacy = {privacy}  # the least that this site demands: none, secure or dp
@@ -108,10 +108,10 @@ def make_federation(
     """Create a server and sites in one folder, ready to run on this machine.
 
     Without ``features``, the sites get sample data: scikit-learn's digits in two tasks of different
-    classes, with 1024 random features. ``hosts`` are names by which sites on other machines reach
-    the server. ``offline_ca`` is a folder for the key of the certificate authority; None: beside
-    the server's certificate. ``settings`` are those of ``ServerSettings`` that differ from what
-    follows from the features; for secure sums, the list of classes does too.
+    classes. ``hosts`` are names by which sites on other machines reach the server. ``offline_ca``
+    is a folder for the key of the certificate authority; None: beside the server's certificate.
+    ``settings`` are those of ``ServerSettings`` that differ from what follows from the features;
+    for secure sums, the list of classes does too.
     """
     sample, features = features is None, features or _SAMPLE
     privacy, classes = settings.get("privacy", "none"), settings.pop("classes", None)
@@ -138,7 +138,10 @@ def make_federation(
     if n_sites:
         declared["deadline"] = 300.0
     if sample:
-        declared |= {"out_features": 1024, "budget_bytes": 500_000, "validation": VALIDATION}
+        declared |= {"budget_bytes": 500_000, "validation": VALIDATION}
+    if privacy != "none" or features.kind == "relu":
+        declared["message"] = "summary"
+        declared |= {"out_features": 1024} if sample else {}
     if privacy == "dp":  # noise grows with the width
         declared["out_features"] = features.in_features
     made = ServerSettings(**(declared | settings))
@@ -165,7 +168,8 @@ def make_server(
     lines = ["# The server of a federation. `fedran federation server FOLDER` runs it.\n"]
     defaults = {f.name: f.default for f in fields(ServerSettings)}
     for name, value in vars(settings).items():
-        comment = _SERVER_COMMENTS.get(name)
+        unused = settings.message == "summary" and name in OF_POINTS
+        comment = None if unused else _SERVER_COMMENTS.get(name)
         if value is None or (comment is None and value == defaults[name]):
             continue
         lines.append(f"{name} = {_toml(value)}" + (f"  # {comment}\n" if comment else "\n"))

@@ -54,7 +54,7 @@ MAX_SUMS = 1_000_000  # largest number of a secure sum of a task
 MAX_ATTEMPT_NUMBER = 10**9  # largest number of an attempt at a sum
 MAX_REVISION = 1000  # times that a site replaces one upload
 MAX_MEMBERS = 10_000  # of a secure sum, in its envelope
-MAX_GROUP_SIZE = 10**6  # rows per group of a mixture
+MAX_GROUP_SIZE = 10**6  # rows per group of points
 MAX_ROWS = 10**9  # of a site, or of one of its classes
 MAX_BLOBS = 256  # envelopes and other binary parts of a message
 MAX_JSON = 2**20  # bytes of the text of a message
@@ -74,7 +74,6 @@ MAX_NUMBERS = 2**26 - 2**18  # of a vector: 255 MiB, which fits the largest mess
 # The store of the server
 BUSY_SECONDS = 60.0  # for another process that writes, such as a backup
 LOCK_TIMEOUT = 600.0  # for another run, or for `accept`, to release the store
-KEPT_SNAPSHOTS = 2  # one more than is needed, because the newest may be damaged
 MAX_EVENTS = 100_000  # that are kept at all, because anyone can cause some
 EVENT_SECONDS = 365 * 86400.0  # for which events are kept; uploads and heads stay
 MAX_TEXT = 600  # characters of a text in an event: a sentence with its remedy
@@ -103,7 +102,6 @@ EXPIRY_SECONDS = 86400.0  # between two such warnings
 # What `check` warns of
 MAX_SKEW = 60.0  # seconds between the clocks: Flower drops messages above it
 LEAST_FREE = 2**30  # bytes of free disk below which there is a warning
-LIKELY_SCALE = 10.0  # factor between row energies of sites that is a likely mistake
 POOR_SHARE = 0.5  # of the accuracy by chance, above which a classifier is not called poor
 SAMPLE_ROWS = 2000  # whose random features are computed: enough for an accuracy
 

@@ -17,9 +17,8 @@ from fedran.core.errors import Refused, check_id
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, columns_hash
 from fedran.core.labels import MAX_LENGTH, Label
-from fedran.core.mixture import Mixture
-from fedran.core.prepare import KINDS, Kind
-from fedran.core.summary import Summary
+from fedran.core.prepare import KINDS, KernelFeatures, Kind
+from fedran.core.sums.aggregator import Message
 from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.federation.protocol.limits import (
     MAX_BUDGET,
@@ -30,6 +29,7 @@ from fedran.federation.protocol.limits import (
     MAX_GROUP_SIZE,
     MAX_MEMBERS,
     MAX_REVISION,
+    MAX_ROWS,
     MAX_SETTLED,
     MAX_SOURCE_FIELDS,
     MAX_SUMS,
@@ -43,10 +43,12 @@ PROTOCOL = 1
 """Version of the messages. It changes when a field changes its meaning; new fields are ignored by
 programs that do not know them."""
 ENVELOPE = "envelope"
-MessageKind = Literal["summary", "mixture"]
+MessageKind = Literal["points", "summary"]
 """What sites send."""
 Privacy = Literal["none", "secure", "dp"]
 """``secure``: sites send only masked vectors, of which the server learns nothing but the sum."""
+OF_POINTS, OF_SUMMARIES = ("group_size", "min_group"), ("out_features", "seed")
+"""Fields of an offer that one kind of upload needs."""
 FeatureSource = str | dict[str, str]
 """What made the features: a name, or a table such as backbone, weights, preprocessing."""
 
@@ -72,25 +74,25 @@ class Offer:
     federation: str
     task: str
     in_features: int
-    out_features: int
     kind: Kind
-    seed: int
     source: FeatureSource
     """Part of the fingerprint."""
     budget_bytes: int
+    message: MessageKind = "points"
+    group_size: int = 1
+    """Of points: about how many rows a group has, where the budget allows it."""
+    min_group: int = 1
+    """Of points: the fewest rows of a group."""
+    out_features: int = 0
+    """Of summaries: random features M."""
+    seed: int = 0
+    """Of summaries: seed of the random features."""
     earlier: tuple[str, ...] = ()
     """Earlier tasks, for which a site that was offline may still have rows."""
-    message: MessageKind = "summary"
-    group_size: int = 6
-    """Rows per group of a mixture, where the budget allows it."""
-    epoch: str = ""
-    """Of the server's state. It changes when the state was restored or corrected."""
     classes: tuple[Label, ...] = ()
     """The labels that may occur; empty: any."""
     known_classes: tuple[Label, ...] = ()
     """Where any label may occur: those that occurred so far."""
-    row_energy: float = 0.0
-    """Median over the sites of the mean squared norm of their random features; 0: unknown."""
     protocol: int = PROTOCOL
     privacy: Privacy = "none"
     """With ``secure``, the message also has the requests of secure sums."""
@@ -105,25 +107,30 @@ class Offer:
         protocol = header.integer("protocol", 1)
         check_protocol(protocol, "this site", "the server")
         width = header.integer("in_features", 1, MAX_WIDTH)
+        message = header.one_of("message", *get_args(MessageKind))
+        kinds, of_message = KINDS, dict[str, Any]()
+        if message == "summary":
+            of_message["out_features"] = header.integer("out_features", 1, MAX_WIDTH)
+            of_message["seed"] = header.integer("seed", 0, 2**32 - 1)
+        else:
+            kinds = tuple(kind for kind in KINDS if kind != "relu")
+            of_message["group_size"] = header.integer("group_size", 1, MAX_GROUP_SIZE)
+            of_message["min_group"] = header.integer("min_group", 1, MAX_ROWS)
         return cls(
             check_id(header.text("federation", 64), "federation"),
             check_id(header.text("task", 64), "task"),
             width,
-            header.integer("out_features", 1, MAX_WIDTH),
-            header.one_of("kind", *KINDS),
-            header.integer("seed", 0, 2**32 - 1),
+            header.one_of("kind", *kinds),
             check_source(header.get("source")),
             header.integer("budget_bytes", 1024, MAX_BUDGET),
-            read_tasks(header, "earlier", MAX_EARLIER),
-            header.one_of("message", *get_args(MessageKind)),
-            header.integer("group_size", 1, MAX_GROUP_SIZE),
-            header.text("epoch", 64),
-            read_labels(header, "classes"),
-            read_labels(header, "known_classes"),
-            header.number("row_energy"),
-            protocol,
-            header.one_of("privacy", *get_args(Privacy)),
-            check_columns(header.items("columns", MAX_COLUMNS), width),
+            message,
+            earlier=read_tasks(header, "earlier", MAX_EARLIER),
+            classes=read_labels(header, "classes"),
+            known_classes=read_labels(header, "known_classes"),
+            protocol=protocol,
+            privacy=header.one_of("privacy", *get_args(Privacy)),
+            columns=check_columns(header.items("columns", MAX_COLUMNS), width),
+            **of_message,
         )
 
     @classmethod
@@ -137,28 +144,28 @@ class Offer:
             raise Refused(str(path), "a site's state/offer.json", str(reason)) from None
 
     def fields(self) -> dict[str, Any]:
-        """The offer as plain values, for a message."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        """The offer as plain values, for a message, without what is of another kind of upload."""
+        other = OF_POINTS if self.message == "summary" else OF_SUMMARIES
+        given = {k: v for k, v in asdict(self).items() if k not in other}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
 
-    def features(self) -> RandomFeatures:
+    def features(self) -> KernelFeatures | RandomFeatures:
         """The feature map. Under differential privacy there are no random features."""
         source = {"backbone": self.source} if isinstance(self.source, str) else self.source
         if self.columns:
             source = {**source, "columns": columns_hash(self.columns)}
+        if self.message == "points":
+            return KernelFeatures(self.in_features, self.kind, source=source)
+        projected = self.privacy != "dp"
+        width, seed = self.out_features, self.seed
         return RandomFeatures(
-            self.in_features,
-            self.out_features,
-            self.kind,
-            self.seed,
-            source=source,
-            projected=self.privacy != "dp",
+            self.in_features, width, self.kind, seed, source=source, projected=projected
         )
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The fingerprint of uploads. That of a mixture does not name the width or the seed."""
-        phi = self.features()
-        return phi.input_fingerprint if self.message == "mixture" else phi.fingerprint
+        """The fingerprint of uploads and heads."""
+        return self.features().fingerprint
 
     def require_plain(self) -> None:
         """Refuse to make an upload of one site where sums are masked."""
@@ -231,7 +238,7 @@ def check_source(given: object) -> FeatureSource:
         raise Refused("source", f"text, or a table of 1 to {MAX_SOURCE_FIELDS} texts", given)
     assert isinstance(given, (str, dict))
     try:
-        RandomFeatures(1, 1, source=given)
+        KernelFeatures(1, source=given)
     except ValueError as reason:
         raise Refused("source", "values that a fingerprint can hold", str(reason)) from None
     return given
@@ -285,9 +292,9 @@ class Envelope:
     statement: Statement
     signature: bytes
     upload: bytes
-    """The encoded summary or mixture."""
+    """The encoded points or summary."""
 
-    def message(self, limits: Limits = DEFAULT_LIMITS) -> Summary | Mixture:
+    def message(self, limits: Limits = DEFAULT_LIMITS) -> Message:
         """The upload, decoded."""
         return decode_message(unpack(self.upload, limits), limits)
 

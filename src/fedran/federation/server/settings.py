@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 from fedran.core.errors import check_id
 from fedran.core.features import RandomFeatures
-from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, canonical, ordered
-from fedran.core.prepare import Kind
+from fedran.core.prepare import KernelFeatures, Kind
 from fedran.core.private.sketch_sums import section_sizes, sketch_width
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.configuration import is_address, is_id, load_settings
@@ -28,6 +27,8 @@ from fedran.federation.protocol.limits import (
     MAX_WIDTH,
 )
 from fedran.federation.protocol.messages import (
+    OF_POINTS,
+    OF_SUMMARIES,
     MessageKind,
     Offer,
     Privacy,
@@ -37,7 +38,7 @@ from fedran.federation.protocol.messages import (
 from fedran.federation.secure.masking.attempt import helpers
 from fedran.federation.secure.masking.contribution import Noise
 from fedran.settings import Settings, between
-from fedran.wire.validation import Limits
+from fedran.wire.validation import DEFAULT_LIMITS, Limits
 
 WITHOUT_KEYS = "FEDRAN_NODES_WITHOUT_KEYS"
 """Environment variable of the server app: "1" if nodes have no keys (no TLS, or a simulation).
@@ -59,14 +60,10 @@ class ServerSettings(Settings):
     """Id of the federation. It is part of every signature."""
     in_features: Annotated[int, between(1, MAX_WIDTH)]
     """Columns of the sites' features."""
-    out_features: Annotated[int, between(1, MAX_WIDTH)] = 8192
-    """Random features M."""
     kind: Kind = "cosine"
-    """Kind of the random features: `hellinger` for features that are never negative, `cosine` for
-    features of any sign, `relu` as in the FedRAN paper. With `hellinger`, a site whose features
-    hold a negative value is refused."""
-    seed: Annotated[int, between(0, 2**32 - 1)] = 0
-    """Seed of the random features."""
+    """How rows are prepared: `hellinger` for features that are never negative, `cosine` for
+    features of any sign. With `hellinger`, a site whose features hold a negative value is refused.
+    With message = "summary" also `relu`, as in the FedRAN paper."""
     source: str | dict[str, Any] = ""
     """What makes the features: a text, or a table of texts such as `backbone`, `weights` and
     `preprocessing`. It is part of the fingerprint, so it must be the same at all sites."""
@@ -74,28 +71,36 @@ class ServerSettings(Settings):
     """Names of the columns of features, in their order. A site puts the columns of a table in this
     order, and refuses a table in which one is missing or unknown. The list is part of the
     fingerprint. Without it, every site must have its columns in the same order."""
-    message: MessageKind = "summary"
-    """What sites send. `"mixture"`: group means of their features, whose size does not depend on
-    `out_features`. The server then draws rows from them and computes the random features."""
-    group_size: Annotated[int, between(1, MAX_GROUP_SIZE)] = 6
-    """Rows per group of a mixture. Sites make larger groups where the budget demands it, and no
-    group has fewer rows than their own `min_class_count`."""
+    message: MessageKind = "points"
+    """What sites send. `points`: means of groups of rows. `summary`: sums of random features, as
+    secure sums and differential privacy need them."""
+    group_size: Annotated[int, between(1, MAX_GROUP_SIZE)] = 5
+    """About how many rows a group has. Sites make larger groups where the budget demands it."""
+    min_group: Annotated[int, between(1, MAX_ROWS)] = 5
+    """The fewest rows of a group. A site withholds classes with fewer rows, and an upload with a
+    smaller group is refused. With 1 (and group_size = 1), every row leaves its site, rounded. The
+    `min_class_count` of a site raises it."""
+    landmarks: Annotated[int, between(1, 2**15)] = 4096
+    """Size of a head of points: on how many means of points it rests. Fewer where features are so
+    wide that sites could not read the head."""
+    out_features: Annotated[int, between(1, MAX_WIDTH)] = 8192
+    """With message = "summary": random features M."""
+    seed: Annotated[int, between(0, 2**32 - 1)] = 0
+    """With message = "summary": seed of the random features."""
     budget_bytes: Annotated[int, between(1024, MAX_BUDGET)] = 1_500_000
-    """Limit on the bytes of a site's upload. The rank of its summary, or the number of groups of
-    its mixture, follows from it."""
+    """Limit on the bytes of a site's upload. The groups of its points become larger, or the rank of
+    its summary smaller, until it fits."""
     min_clients: Annotated[int, between(1, 10**6)] = 1
     """A task with fewer uploads at its deadline ends as `short`."""
     deadline: Annotated[float, between(1, 365 * 86400)] = 3600.0
     """Seconds that a task waits for sites of the roster, connected or not.
     `fedran federation task --deadline` counts instead."""
-    snapshot_every: Annotated[int, between(1, 10**6)] = 20
-    """Accepted uploads between two snapshots."""
     validation: str | None = None
     """A file with features and labels, as of a site's task, on which every new head is tested."""
     label_column: str = LABEL
     """The column of labels, if `validation` is a CSV or Parquet file."""
-    site_validation: bool = False
-    """Without `validation`: whether sites test every new head on validation rows of their own, and
+    site_validation: bool = True
+    """Without `validation`: whether sites test every new head on rows that they held out, and
     report counts per class."""
     address: Annotated[str, is_address] = "127.0.0.1:9443"
     """Where the SuperLink listens."""
@@ -153,6 +158,11 @@ class ServerSettings(Settings):
                 raise ValueError(f"classes must list each label once, got {self.classes}")
             for label in self.classes:
                 canonical(label)
+        if self.message == "points" and self.kind == "relu":
+            raise ValueError(
+                'message = "points" needs kind = "cosine" or "hellinger", because a kernel '
+                "compares rows of unit norm"
+            )
         self._check_privacy()
 
     def _check_privacy(self) -> None:
@@ -182,7 +192,7 @@ class ServerSettings(Settings):
             )
         if self.message != "summary":
             raise ValueError(
-                f'privacy = "{self.privacy}" needs message = "summary", because mixtures do not add'
+                f'privacy = "{self.privacy}" needs message = "summary", because points do not add'
             )
         if self.privacy == "dp":
             self._check_budget()
@@ -238,33 +248,31 @@ class ServerSettings(Settings):
         sketch = self.sketch_columns or None
         return sum(section_sizes(len(self.classes or ()), self.out_features, sketch))
 
-    def features(self) -> RandomFeatures:
+    def features(self) -> KernelFeatures | RandomFeatures:
         """The feature map that every offer describes."""
         return self.offer("any").features()
 
     @property
-    def upload_fingerprint(self) -> Fingerprint:
-        """The fingerprint of uploads. That of a mixture does not name the width or the seed."""
-        return self.offer("any").fingerprint
+    def support(self) -> int:
+        """Landmarks of a head of points that sites can read."""
+        return min(self.landmarks, DEFAULT_LIMITS.decoded // (32 * self.in_features))
 
-    def offer(self, task: str, earlier: Sequence[str] = (), epoch: str = "") -> Offer:
+    def offer(self, task: str, earlier: Sequence[str] = ()) -> Offer:
         """The offer of a task, with the earlier tasks that a site may have missed."""
+        needed = OF_POINTS if self.message == "points" else OF_SUMMARIES
         return Offer(
             self.federation,
             check_id(task, "task"),
             self.in_features,
-            self.out_features,
             self.kind,
-            self.seed,
             self.source,
             self.budget_bytes,
-            tuple(earlier),
             self.message,
-            self.group_size,
-            epoch,
-            self.labels if self.labels and len(self.labels) <= MAX_CLASSES else (),
+            earlier=tuple(earlier),
+            classes=self.labels if self.labels and len(self.labels) <= MAX_CLASSES else (),
             privacy=self.privacy,
             columns=tuple(self.columns or ()),
+            **{name: getattr(self, name) for name in needed},
         )
 
 
@@ -317,7 +325,7 @@ class ServerPaths:
 
     @property
     def state(self) -> Path:
-        """The folder of the store: the database, snapshots, the newest head."""
+        """The folder of the store: the database and the newest head."""
         return self.folder / STATE
 
     @property

@@ -104,7 +104,7 @@ def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) ->
     for task in site.to_send(offer, received):
         with reply.catch_errors():
             reply.add(task, site.outbox.envelope(task) or b"")
-    rows = HeldOutRows.load(site.file.parent, site.settings)
+    rows = HeldOutRows.load(site.file.parent, site.settings, site.outbox)
     reply.validated = rows.classes if rows else []
 
 
@@ -130,7 +130,8 @@ def make_uploads(offer: Offer, reply: Reply, site: LocalSite) -> None:
 
 def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
     """Count how many of the site's validation rows each head in the message labels correctly."""
-    rows, offer = HeldOutRows.load(site.file.parent, site.settings), last_offer(site.state)
+    rows = HeldOutRows.load(site.file.parent, site.settings, site.outbox)
+    offer = last_offer(site.state)
     if rows is None or offer is None:
         raise Refused("validation", "a site with validation rows and an offer", "none")
     if site.settings.privacy != "none" or offer.privacy != "none":
@@ -188,9 +189,6 @@ class LocalSite:
         if demanded not in ("none", offer.privacy):
             raise Refused("privacy", f"{demanded}, as this site's settings demand", offer.privacy)
         offer.require(self.settings.federation, self.settings.source)
-        last = last_offer(self.state)
-        if last is not None and last.epoch != offer.epoch:
-            log.info("the server's state was restored or corrected; it may ask for uploads again")
         write_atomically(self.state / OFFER, json.dumps(offer.fields()).encode())
 
     def one_message(self) -> AbstractContextManager[None]:
@@ -231,7 +229,7 @@ class LocalSite:
         """Replace the head. One for other features than the offered ones is refused."""
         found, offer = decode(head, Head), last_offer(self.state)
         if offer is not None:
-            require_same(offer.features().fingerprint, found.fingerprint, "site and head")
+            require_same(offer.fingerprint, found.fingerprint, "site and head")
         write_atomically(self.state / HEAD, head)
 
     def head_digest(self) -> str:

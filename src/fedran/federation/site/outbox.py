@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 class Outbox:
     """``TASK.envelope`` is an upload, and ``TASK.receipt`` the server's answer to it.
+    ``TASK.held`` has the rows of the task that were held out of it.
 
     A refused upload is kept and sent again, because the reason may have been removed at the server
     (a site that was not yet in the roster, another feature map): with every offer of its own task,
@@ -53,7 +54,7 @@ class Outbox:
             return None
         return blob
 
-    def put(self, envelope: Envelope, made_from: str = "") -> bytes:
+    def put(self, envelope: Envelope, made_from: str = "", held_out: bytes = b"") -> bytes:
         """Write an envelope, synced, before it is sent; ``made_from`` is a digest of its rows.
 
         It replaces an earlier envelope for its task. The receipt of that one goes first: after a
@@ -61,10 +62,18 @@ class Outbox:
         """
         task, blob = envelope.statement.task, envelope.to_bytes()
         self._path(task, "receipt").unlink(missing_ok=True)
+        if held_out:
+            write_atomically(self._path(task, "held"), held_out)
+        else:
+            self._path(task, "held").unlink(missing_ok=True)
         write_atomically(self._path(task, "envelope"), blob)
         note = json.dumps({"made_from": made_from})
         write_atomically(self._path(task, "note"), note.encode())
         return blob
+
+    def held_out(self) -> Iterator[bytes]:
+        """The rows that were held out of each upload, as they were put."""
+        return (self._path(task, "held").read_bytes() for task in self._tasks("held"))
 
     def note(self, task: str) -> dict[str, Any]:
         """What the upload of a task was ``made_from``; may be empty."""

@@ -1,7 +1,8 @@
-"""Which rows of a task are sent, and with which labels."""
+"""Which rows of a task are sent, with which labels, and which are held out for tests."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -13,12 +14,13 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.labels import encode_labels, named, similar_labels
 from fedran.core.pseudo_labels import margin_labels
+from fedran.data.rows import Rows
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.site.settings import SiteSettings
 
 log = logging.getLogger(__name__)
-RandomFeaturesOf = Callable[[NDArray[np.int64] | slice], NDArray[Any]]
-"""From numbers of rows to their random features (n, M)."""
+MappedRows = Callable[[NDArray[np.int64] | slice], NDArray[Any]]
+"""From numbers of rows to what the feature map makes of them: random features or prepared rows."""
 
 
 def require_listed(y: list[Any], offer: Offer, *, local: bool = False) -> None:
@@ -40,13 +42,40 @@ def require_listed(y: list[Any], offer: Offer, *, local: bool = False) -> None:
         )
 
 
+def held_out(data: Rows, task: str, settings: SiteSettings) -> NDArray[np.int64]:
+    """The rows that are in no upload of points, to test new heads: ``hold_out`` of each class.
+
+    A hash of task, label and values chooses them, so that their order does not matter. Of a class
+    it is at least two rows or none. None if the settings name a file of validation rows.
+    """
+    share = 0.0 if settings.validation is not None else settings.hold_out
+    classes, codes = encode_labels(data.y, len(data.y))
+    found: list[int] = []
+    for code, label in enumerate(classes):
+        rows = np.flatnonzero(codes == code)
+        count, said = int(share * len(rows) + 1e-9), repr((task, label)).encode()
+
+        def order(row: int, said: bytes = said) -> bytes:
+            return hashlib.sha256(said + data.X[row].tobytes()).digest()
+
+        if count >= 2:
+            found += sorted(rows.tolist(), key=order)[:count]
+    return np.array(sorted(found), dtype=np.int64)
+
+
+def least_rows(offer: Offer | None, settings: SiteSettings) -> int:
+    """The fewest rows of a class that is sent: what the site demands, or the server if more."""
+    return max(settings.min_class_count, offer.min_group if offer else 1)
+
+
 def choose_rows(
-    H: RandomFeaturesOf, y: list[Any], capacity: int, task: str, settings: SiteSettings
+    H: MappedRows, y: list[Any], capacity: int, offer: Offer, settings: SiteSettings
 ) -> tuple[list[Any], NDArray[np.int64]]:
     """The labels with pseudo-labels, and the labelled rows of classes with enough rows.
 
     The log counts rows without a label, and names the classes that are withheld.
     """
+    task = offer.task
     labels = y if settings.pseudo_labels == "none" else with_pseudo_labels(H, y, capacity, task)
     if missing := y.count(None):
         fate = " and are left out"
@@ -57,7 +86,7 @@ def choose_rows(
             )
         log.warning("task %s: %d of %d rows have no label%s", task, missing, len(y), fate)
     classes, codes = encode_labels(labels, len(labels))
-    counts, least = Counter(codes[codes >= 0].tolist()), settings.min_class_count
+    counts, least = Counter(codes[codes >= 0].tolist()), least_rows(offer, settings)
     rare = sorted(code for code, n in counts.items() if n < least)
     if rare:
         shown = ", ".join(f"{classes[code]!r} ({counts[code]})" for code in rare)
@@ -68,7 +97,7 @@ def choose_rows(
     return labels, rows
 
 
-def with_pseudo_labels(H: RandomFeaturesOf, y: list[Any], capacity: int, task: str) -> list[Any]:
+def with_pseudo_labels(H: MappedRows, y: list[Any], capacity: int, task: str) -> list[Any]:
     """The labels, with pseudo-labels for the rows that the margin rule accepts.
 
     Where all labelled rows have one class, none is accepted: the others may lack a label because

@@ -69,8 +69,9 @@ class SiteSettings(Settings):
     """What made this site's features. An offer for other features is refused. Without it, the
     site relies on the server's `source`."""
     min_class_count: Annotated[int, between(1, 10**9)] = 5
-    """Classes with fewer rows are withheld, because their sums would reveal single rows. Rows
-    with pseudo-labels count."""
+    """Classes with fewer rows are withheld, and no group of points has fewer rows, because their
+    sums would reveal single rows. Rows with pseudo-labels count. The `min_group` of the server may
+    demand more."""
     max_rank_share: Annotated[float, between(0.001, 1)] = 1.0
     """Limit on the rank of a summary, as a share of its rows. A summary whose rank is near the
     number of rows describes every single row."""
@@ -86,6 +87,9 @@ class SiteSettings(Settings):
     validation: str | None = None
     """A file with rows as of a task, which are in no upload. The site counts how many of them a new
     classifier labels correctly, and tells the server, if the server's `site_validation` asks."""
+    hold_out: Annotated[float, between(0, 0.5)] = 0.05
+    """Without `validation`: the share of the rows of each class that are in no upload of points,
+    where that is at least two rows. The site counts them instead. 0 holds none out."""
     max_epsilon: Annotated[float, between(0.001, 1000)] = 8.0
     """The largest epsilon of a task's rows, over all its sums. With privacy = "dp", a server that
     asks for less noise gets nothing. Nor does one whose noise counts on more sites than the

@@ -1,4 +1,4 @@
-"""A site's work for one task: rows become a summary or a mixture, and a signed upload."""
+"""A site's work for one task: rows become points or a summary, and a signed upload."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.condense import condense
 from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
+from fedran.core.points import condense
+from fedran.core.prepare import KernelFeatures
 from fedran.core.summarize import Summarizer, summarize
 from fedran.core.summary import Summary
 from fedran.core.sums.scale import unequal_scales
@@ -26,7 +28,13 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Offer, open_envelope, require_same_source, seal
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.pseudo_labels import RandomFeaturesOf, choose_rows, require_listed
+from fedran.federation.site.pseudo_labels import (
+    MappedRows,
+    choose_rows,
+    held_out,
+    least_rows,
+    require_listed,
+)
 from fedran.federation.site.settings import OUTBOX, SitePaths, SiteSettings, last_offer
 from fedran.federation.site.source import (
     FolderSource,
@@ -43,6 +51,8 @@ if TYPE_CHECKING:
     from fedran.backbones.backbone import Backbone
 
 log = logging.getLogger(__name__)
+HELD_STEP = 0.1
+"""How finely rows that are held out are kept, in deviations: ten times as finely as points."""
 SCALE_ALIKE = "scale them alike at all sites, with one FederatedScaler (how-to: tabular data)"
 
 
@@ -136,8 +146,9 @@ class Site:
 
     def _make(self, offer: Offer, data: Rows, revision: int) -> bytes:
         """Make the signed upload of a task and put it into the outbox."""
-        if offer.message == "mixture":
-            upload = self.condense(offer, data)
+        held = b""
+        if offer.message == "points":
+            upload, held = self.condense(offer, data)
         else:
             upload = encode(self.summarize(offer, data), max_bytes=offer.budget_bytes)
         envelope = seal(
@@ -149,7 +160,7 @@ class Site:
             fingerprint=offer.fingerprint.hash,
             revision=revision,
         )
-        return self.outbox.put(envelope, self._digest(data, offer))
+        return self.outbox.put(envelope, self._digest(data, offer), held)
 
     def _same_rows(self, offer: Offer, data: Rows) -> bool:
         """Whether the upload in the outbox was made from these rows, settings and offer."""
@@ -158,9 +169,9 @@ class Site:
     def _digest(self, data: Rows, offer: Offer) -> str:
         """SHA-256 of everything that an upload is made from: rows, settings and offer."""
         mine = self.settings
-        limits = (mine.min_class_count, mine.max_rank_share)
+        limits = (mine.min_class_count, mine.max_rank_share, mine.hold_out, mine.validation)
         settings = (*limits, mine.pseudo_labels, str(data.X.dtype), data.X.shape)
-        asked = (offer.fingerprint.hash, offer.message, offer.group_size, offer.budget_bytes)
+        asked = (offer.fingerprint.hash, offer.group_size, offer.min_group, offer.budget_bytes)
         sha = hashlib.sha256(repr((settings, asked, data.y)).encode(errors="surrogateescape"))
         sha.update(np.ascontiguousarray(data.X).data)
         return sha.hexdigest()
@@ -173,12 +184,13 @@ class Site:
         of rows, and the summary agrees with the other one to the sum of both accounts.
         """
         phi, data = offer.features(), data or self.rows(offer)
+        assert isinstance(phi, RandomFeatures)
         width, H, in_memory = phi.out_features, self.random_features(data, offer), None
         capacity = self.capacity(width)
         if summarize_bytes(len(data.y), width) <= self.work_bytes:
             in_memory = H(slice(None))  # of all rows, without a copy of them
             H, capacity = in_memory.__getitem__, len(data.y)
-        y, kept = choose_rows(H, data.y, capacity, offer.task, self.settings)
+        y, kept = choose_rows(H, data.y, capacity, offer, self.settings)
         rank = self.rank(offer, len(kept), len({y[i] for i in kept}))
         if in_memory is not None:
             rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
@@ -200,25 +212,33 @@ class Site:
             raise Refused("budget_bytes", f"room for the sums of {n_classes} classes", budget)
         return min(rank, max(1, int(self.settings.max_rank_share * n_rows)))
 
-    def condense(self, offer: Offer, data: Rows | None = None) -> bytes:
-        """The encoded mixture of the task's rows, with the smallest groups that the budget allows.
+    def condense(self, offer: Offer, data: Rows | None = None) -> tuple[bytes, bytes]:
+        """The encoded points of the task's rows, and of those that are held out, one by one.
 
-        No group has fewer than ``min_class_count`` rows. Random features are computed only for
-        pseudo-labels.
+        Groups are the smallest that the budget allows.
         """
         phi, data = offer.features(), data or self.rows(offer)
-        Z = self.extractor(data, offer)(data.X)
-        limits = self.capacity(phi.out_features), offer.task, self.settings
-        y, kept = choose_rows(lambda rows: phi(Z[rows]), data.y, *limits)
-        labels, size = [y[i] for i in kept], offer.group_size
+        assert isinstance(phi, KernelFeatures)
+        rows = np.asarray(phi(self.extractor(data, offer)(data.X)))
+        held = held_out(data, offer.task, self.settings)
+        test = b""
+        if len(held):
+            labels = [data.y[i] for i in held]
+            test = encode(condense(rows[held], labels, fingerprint=phi.fingerprint), step=HELD_STEP)
+        others = np.setdiff1d(np.arange(len(rows)), held)
+        rows, given = rows[others], [data.y[i] for i in others]
+        limits = self.capacity(phi.width), offer, self.settings
+        y, kept = choose_rows(rows.__getitem__, given, *limits)
+        rows, labels = rows[kept], [y[i] for i in kept]
+        size, least = offer.group_size, least_rows(offer, self.settings)
         while True:
-            mixture = condense(Z[kept], labels, phi, size, self.settings.min_class_count)
-            blob = encode(mixture)
+            points = condense(rows, labels, size, least, phi.fingerprint)
+            blob = encode(points)
             if len(blob) <= offer.budget_bytes:
-                return blob
+                return blob, test
             # With more rows than all classes have, groups cannot become larger any more.
-            if mixture.n_groups == len(mixture.classes) or size > len(kept):
-                expected = f"room for {mixture.n_groups} group means"
+            if len(points.counts) == len(points.classes) or size > len(kept):
+                expected = f"room for {len(points.counts)} points"
                 raise Refused("budget_bytes", expected, offer.budget_bytes)
             size = 1 + size * len(blob) // offer.budget_bytes
             log.info("task %s: groups of about %d rows, to fit the budget", offer.task, size)
@@ -227,7 +247,7 @@ class Site:
         """How many rows of ``width`` random features a summarizer holds in ``work_bytes``."""
         return Summarizer(width, rank=1, max_bytes=self.work_bytes).capacity
 
-    def random_features(self, data: Rows, offer: Offer) -> RandomFeaturesOf:
+    def random_features(self, data: Rows, offer: Offer) -> MappedRows:
         """The function from numbers of rows to their random features (n, M)."""
         phi, features = offer.features(), self.extractor(data, offer)
         return lambda rows: np.asarray(phi(features(data.X[rows])))
@@ -270,7 +290,7 @@ def checked_sign(features: NDArray[Any], offer: Offer) -> NDArray[Any]:
 
 
 def check_width(offer: Offer, settings: SiteSettings) -> None:
-    """Refuse an offer with more random features than this site allows."""
+    """Refuse an offer with more random features than this site allows; points have none."""
     if offer.out_features > settings.max_out_features:
         expected = f"at most {settings.max_out_features}, the site's max_out_features"
         raise Refused("out_features", expected, offer.out_features)

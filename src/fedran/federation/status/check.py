@@ -30,7 +30,6 @@ from fedran.federation.protocol.connection import certificate_expiry, why_unreac
 from fedran.federation.protocol.identity import SiteKey, check_private
 from fedran.federation.protocol.limits import (
     LEAST_FREE,
-    LIKELY_SCALE,
     MAX_SKEW,
     POOR_SHARE,
     SAMPLE_ROWS,
@@ -41,6 +40,7 @@ from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.site.pinning import PinnedRoster, read_clients, roster_fingerprint
+from fedran.federation.site.pseudo_labels import least_rows
 from fedran.federation.site.settings import (
     CONNECTION,
     SitePaths,
@@ -194,7 +194,7 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
     yield Finding("ok", f"task {task}: {text}")
     # Under differential privacy, no class is withheld.
     private = settings.privacy == "dp" or (offer is not None and offer.privacy == "dp")
-    least = 1 if private else settings.min_class_count
+    least = 1 if private else least_rows(offer, settings)
     yield from check_labels(data.y, least, offer.classes if offer else (), head)
     missing = data.y.count(None)
     if missing and settings.pseudo_labels != "none" and not private:
@@ -258,7 +258,7 @@ def _features(site: Site, data: Rows, offer: Offer | None, head: Head | None) ->
     if offer is None:
         yield Finding("ok", "the server has made no offer yet, so the rows were compared with none")
     elif wrong is None:
-        yield from _scale(data, offer, head)
+        yield from _labels(data, offer, head)
 
 
 def _wrong_values(X: NDArray[Any], offer: Offer | None) -> Finding | None:
@@ -281,25 +281,18 @@ def _wrong_values(X: NDArray[Any], offer: Offer | None) -> Finding | None:
     return None
 
 
-def _scale(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
-    """The energy of random features beside other sites', and what the newest head makes of them."""
+def _labels(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
+    """What the newest head makes of the rows."""
     if not len(data.y):
         return
     rows = np.linspace(0, len(data.y) - 1, min(len(data.y), SAMPLE_ROWS)).astype(int)
-    H = np.asarray(offer.features()(data.X[rows]), np.float64)
-    energy = float(np.mean(np.sum(H**2, axis=1)))
-    if offer.message == "summary" and offer.row_energy > 0 and energy > 0:
-        ratio = energy / offer.row_energy
-        if not 1 / LIKELY_SCALE <= ratio <= LIKELY_SCALE:
-            text = f"the rows have {ratio:.3g} times the energy of other sites' rows"
-            remedy = "are the features scaled in another way, or made by another backbone?"
-            yield Finding("warning", text, remedy)
-    if head is None or head.fingerprint != offer.features().fingerprint:
+    if head is None or head.fingerprint != offer.fingerprint:
         return
+    H = offer.features()(data.X[rows])
     y = [data.y[i] for i in rows]
     known = [i for i, label in enumerate(y) if label in head.classes]
     if len(known) >= 20 and len(head.classes) > 1:
-        right = np.asarray(head.predict(H[known].astype(np.float32))).tolist()
+        right = np.asarray(head.predict(H[known])).tolist()
         share = float(np.mean([a == y[i] for a, i in zip(right, known, strict=True)]))
         chance = max(Counter(y[i] for i in known).values()) / len(known)
         text = f"the newest classifier recognises {share:.0%} of the rows of known classes"

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedran.federation.server.head.head import LEFT_OUT
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.schema import Charge, SolvedHead, Upload, Waiting
@@ -25,6 +26,7 @@ class Counts:
     ledger: list[Charge] = field(default_factory=list)
     flower: str = ""
     held: str = ""
+    left_out: str = ""
     transport: int = 0
     tasks: dict[str, TaskStatus] = field(default_factory=dict)
     """Oldest first. Until ``settle``, all sites that were asked are missing."""
@@ -51,6 +53,7 @@ class Counts:
             ledger=database.ledger(),
             flower=database.fact("flower"),
             held=database.fact("held"),
+            left_out=database.fact(LEFT_OUT),
         )
         for task in database.tasks():
             ends, asked = task.opened + task.deadline, list(task.asked)

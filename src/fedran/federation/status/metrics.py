@@ -28,10 +28,12 @@ def render_metrics(status: Status) -> bytes:
         ("certificate_seconds", "Until it expires.", expires - status.at if expires else None),
         ("head_classes", "Classes of the newest head.", head.classes if head else None),
         ("head_accuracy", "Of the newest head, 0 to 1.", head.accuracy if head else None),
+        ("head_left_out", "Points that all others label right, 0 to 1.", status.left_out),
         ("head_timestamp_seconds", "When it was solved.", head.at if head else None),
         ("site_connected", "Whether a node is connected.", [(n, s.connected) for n, s in sites]),
         ("site_last_seen_seconds", "Its last sign of life.", [(n, s.last_seen) for n, s in sites]),
         ("site_rows", "Rows in its accepted uploads.", [(n, s.rows) for n, s in sites]),
+        ("site_agreement", "Rows that others label alike.", [(n, s.agreement) for n, s in sites]),
         ("task_uploads", "Accepted uploads of a task.", [(n, t.uploads) for n, t in tasks]),
         ("task_missing", "Sites without an answer.", [(n, len(t.missing)) for n, t in tasks]),
     ]

@@ -107,6 +107,11 @@ class SiteStatus:
     """Labels with their numbers of rows, most frequent first."""
     newest_task: str = ""
     """The task that was opened last of those in its accepted uploads."""
+    agreement: float | None = None
+    """Share of its rows that the points of all other sites label alike, where others have the class
+    too; None if that is not known."""
+    compared: list[tuple[str | int, int, int]] = field(default_factory=list)
+    """The same per class: its label, the rows, and those that others label alike."""
     gain: float | None = None
     """Points by which the accuracy is higher without it; None if that was not measured."""
 
@@ -140,6 +145,10 @@ class Status:
     transport: int = 0
     """Bytes at the transport in all known runs, in both directions; 0 if not measured."""
     head: SolvedHead | None = None
+    left_out: float | None = None
+    """Share of the points in the head that all other points label right (leave-one-out)."""
+    single_rows: bool = False
+    """Whether these points are single rows, so that the share is an accuracy."""
     history: list[SolvedHead] = field(default_factory=list)
     """The heads so far, oldest first, at most 200."""
     held: Outcome | None = None

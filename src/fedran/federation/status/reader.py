@@ -62,6 +62,9 @@ class Reader:
         sites = [
             stored.site(client) for client in sorted({*roster, *stored.uploads, *stored.payload})
         ]
+        said = json.loads(stored.left_out or "{}")
+        if not stored.heads or said.get("head") != stored.heads[-1].digest:
+            said = {}
         for site in sites:
             site.in_roster = site.client in roster
             site.key = key_fingerprint(roster[site.client]) if site.in_roster else ""
@@ -71,6 +74,9 @@ class Reader:
                 times.append(record["at"])
             elif nodes is not None and "" not in nodes:  # an unknown node may be its own
                 site.connected = False
+            site.compared = said.get("sites", {}).get(site.client, [])
+            if rows := sum(of_class for _, of_class, _ in site.compared):
+                site.agreement = sum(alike for *_, alike in site.compared) / rows
             site.last_seen = max((at for at in times if at is not None), default=None)
         alike = similar_labels(label for site in sites for label, _ in site.classes)
         findings += [Finding("warning", alike)] if alike else []
@@ -94,6 +100,8 @@ class Reader:
             payload=stored.payload.total(),
             transport=stored.transport,
             head=stored.heads[-1] if stored.heads and stored.records else None,
+            left_out=said.get("agreement"),
+            single_rows=said.get("largest_group") == 1,
             history=stored.heads[-SHOWN_HEADS:],
             held=self._held(stored.held),
             tasks=list(reversed(stored.tasks.values())),

@@ -85,6 +85,9 @@ def _overview(status: Status) -> list[str]:
         return [*lines, "no classifier yet"]
     origin, age = f"after {escape(format_origin(head.task))}", status.at - head.at
     accuracy = f", accuracy {format_percent(head.accuracy)}"
+    if status.left_out is not None:
+        name = "accuracy" if status.single_rows else "agreement"
+        accuracy += f", leave-one-out {name} {format_percent(status.left_out)}"
     if status.client:  # only the server knows these
         origin, accuracy = "received", ""
     classes = format_count(head.classes, "class", "classes")
@@ -149,7 +152,8 @@ def _print_sums(status: Status, console: Console) -> None:
 def _print_sites(status: Status, console: Console) -> None:
     connected = {True: "[green]yes[/]", False: "[red]no[/]", None: "unknown"}
     measured = any(site.gain is not None for site in status.sites)
-    right = ("uploads", "bytes", "rows", *(["gain"] if measured else ()))
+    judged = any(site.agreement is not None for site in status.sites)
+    right = ("uploads", "bytes", "rows", *["agree"] * judged, *["gain"] * measured)
     table = _table("site", "connected", "last seen", "newest task", right=right)
     sites = sorted(status.sites, key=lambda site: -(site.gain or 0.0))
     cohorts = {cohort.client for cohort in status.cohorts}
@@ -164,10 +168,16 @@ def _print_sites(status: Status, console: Console) -> None:
             str(site.uploads),
             format_bytes(site.bytes),
             NOTHING if site.rows is None else f"{site.rows:,}",
-            *([gain] if measured else ()),
+            *[format_percent(site.agreement)] * judged,
+            *[gain] * measured,
         )
     console.print("\n[bold]Sites[/]")
     console.print(table if sites else "  no site is known; `fedran federation add` adds one")
+    if judged:
+        console.print(
+            "  agree: share of a site's rows that all other sites would label as it does."
+        )
+        console.print("  Wrong labels, or rows unlike those of the others, make it low.")
     if measured:
         console.print("  gain: points of accuracy without the site. A large one names a liar.")
 

@@ -9,11 +9,9 @@ pytest.importorskip("flwr")
 
 import fedran
 from fedran.core.errors import Refused
+from fedran.core.features import feature_map
 from fedran.federation.server.head.gate import ValidationSet
-from fedran.federation.server.settings import ServerSettings
-from helpers.federation.made_federation import D, M, Sites, upload
-
-SETTINGS = ServerSettings("trial", D, M, "relu", source="test")
+from helpers.federation.made_federation import SETTINGS, D, Sites, summary, upload
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +25,17 @@ def here(sites, tmp_path):
     return tmp_path
 
 
-def head():
-    server = fedran.Aggregator(M, fingerprint=SETTINGS.offer("any").features().fingerprint)
-    server.absorb(fedran.decode(upload(0, classes=("cat", "dog"))), client="a", task="t")
+def head(make=upload):
+    message = fedran.decode(make(0, classes=("cat", "dog")))
+    server = fedran.Aggregator(fingerprint=message.fingerprint)
+    server.absorb(message, client="a", task="t")
     return server.solve()
 
 
 def rows(here, labels, **arrays):
     X = np.random.default_rng(0).random((len(labels), D))
     np.savez(here / "v.npz", **{"features": X, "labels": np.array(labels), **arrays})
-    settings = ServerSettings("trial", D, M, "relu", source="test", validation="v.npz")
+    settings = replace(SETTINGS, validation="v.npz")
     return ValidationSet.load(here, settings)
 
 
@@ -44,13 +43,15 @@ def test_settings_without_a_validation_file_give_no_validation_set(here):
     assert ValidationSet.load(here, SETTINGS) is None
 
 
-def test_accuracy_counts_rows_of_known_classes_only(here):
+@pytest.mark.parametrize("make", [upload, summary])
+def test_accuracy_counts_rows_of_known_classes_only(make, here):
+    """Also in another feature map than that of the settings."""
     labels = ["cat", "dog"] * 20 + ["bird"] * 40 + [""] * 3
     found = rows(here, labels)
-    model = head()
+    model = head(make)
     with np.load(here / "v.npz") as file:
         X = file["features"][:40]
-    phi = SETTINGS.offer("any").features()
+    phi = feature_map(model.fingerprint)
     expected = np.mean(model.predict(phi(X)) == np.array(labels[:40]))
     assert 0 < expected < 1
     assert found.accuracy(model) == expected
@@ -62,7 +63,7 @@ def test_accuracy_is_none_without_rows_of_known_classes(labels, here):
 
 
 def test_a_damaged_validation_file_is_refused_in_one_sentence(here):
-    settings = ServerSettings("trial", D, M, "relu", validation="v.npz")
+    settings = replace(SETTINGS, validation="v.npz")
     for text in (None, b"", b"PK nonsense"):
         if text is not None:
             (here / "v.npz").write_bytes(text)
@@ -75,7 +76,7 @@ def test_a_validation_table_may_name_its_column_of_labels(here):
     cells = ",".join(["0.5"] * D)
     names = ",".join(f"f{i}" for i in range(D))
     (here / "v.csv").write_text(f"{names},species\n{cells},cat\n")
-    settings = ServerSettings("trial", D, M, "relu", validation="v.csv")
+    settings = replace(SETTINGS, validation="v.csv")
     with pytest.raises(Refused, match='set label_column = "species" in server'):
         ValidationSet.load(here, settings)
     found = ValidationSet.load(here, replace(settings, label_column="species"))
@@ -85,7 +86,7 @@ def test_a_validation_table_may_name_its_column_of_labels(here):
 def test_a_validation_file_with_pickled_objects_is_refused(here):
     np.savez(here / "v.npz", features=np.array([[{}]], dtype=object), labels=np.array([1]))
     with pytest.raises(Refused, match=r"v\.npz: expected an \.npz file .* Python objects"):
-        ValidationSet.load(here, ServerSettings("trial", D, M, "relu", validation="v.npz"))
+        ValidationSet.load(here, replace(SETTINGS, validation="v.npz"))
 
 
 @pytest.mark.parametrize(

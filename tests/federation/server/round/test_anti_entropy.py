@@ -11,12 +11,12 @@ from flwr.app import MessageType
 import fedran
 from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import Offer, open_envelope, read_settled
+from fedran.federation.protocol.messages import open_envelope, read_settled
 from fedran.federation.protocol.receipts import Code, read_receipts
 from fedran.federation.server.round.quorum import lost_uploads
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.validation import Header
-from helpers.federation.fleet import NAMES, Site, offers, served
+from helpers.federation.fleet import NAMES, Site, served
 from helpers.federation.flower_messages import fields_of
 
 
@@ -81,15 +81,6 @@ def test_a_site_can_only_ask_about_its_own_uploads(server, nodes):
     assert lost_uploads(server.store, "site-1", [("may", digest)]) == []
     (receipt,) = lost_uploads(server.store, "stranger", [("may", digest)])
     assert (receipt.code, receipt.client) == (Code.LOST, "stranger")
-
-
-def test_the_epoch_of_the_state_is_part_of_every_offer(server, nodes):
-    server("may", nodes)
-    before = Offer.read(offers(server)[0]).epoch
-    server.store.database.new_epoch()
-    server("", nodes)
-    assert before
-    assert Offer.read(offers(server)[0]).epoch not in ("", before)
 
 
 @pytest.mark.parametrize(

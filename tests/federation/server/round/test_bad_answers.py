@@ -19,7 +19,7 @@ import fedran
 from fedran.federation.flower.records import make_record
 from fedran.federation.server import settings as server_settings
 from helpers.federation.fleet import NAMES, Site, events, honest, named, raw, served, text
-from helpers.federation.made_federation import D, M, full_disk, upload
+from helpers.federation.made_federation import D, full_disk, large, upload
 
 MALFORMED = {
     "another kind of array": raw(Array("uint8", (3,), "numpy.ndarray", b"abc")),
@@ -171,7 +171,9 @@ def test_a_node_gets_one_receipt_per_upload_good_or_bad(server, sites):
 
 def test_a_round_with_a_full_disk_acknowledges_nothing(server, sites, caplog):
     server("april", honest(sites, "april"))
-    nodes = honest(sites)
+    nodes = {
+        n: Site(name, sites.envelope(name, "may", large(n))) for n, name in enumerate(NAMES, 11)
+    }
     with full_disk(server.store.database):
         assert server("may", nodes) == "short"
     assert [site.receipts for site in nodes.values()] == [[], [], []]
@@ -181,9 +183,8 @@ def test_a_round_with_a_full_disk_acknowledges_nothing(server, sites, caplog):
 
 
 def test_an_upload_of_another_feature_map_is_refused(server, sites):
-    other = fedran.RandomFeatures(D, M, "relu", seed=1, source="test")
-    blob = sites.envelope("site-1", "may", upload(1, phi=other), fingerprint=other.fingerprint.hash)
-    nodes = {11: Site("site-1", blob)}
+    other = fedran.KernelFeatures(D, source="another")
+    nodes = {11: Site("site-1", sites.envelope("site-1", "may", upload(1, phi=other)))}
     assert server("may", nodes) == "short"
     assert "feature map differs" in nodes[11].receipts[0]["reason"]
     assert nodes[11].head == b""

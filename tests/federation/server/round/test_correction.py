@@ -21,17 +21,20 @@ from fedran.federation.site.upload import Site as RealSite
 from helpers.federation.fleet import NAMES, Site, honest
 from helpers.federation.flower_messages import fields_of
 from helpers.federation.made_federation import D
+from helpers.federation.made_site import OFFER
 
 
 class WorkingSite(Site):
     """A site that makes its uploads from rows that a test can change."""
 
-    def __init__(self, client, key, folder, scale=1.0):
+    def __init__(self, client, key, folder, n):
         super().__init__(client)
-        y = np.arange(40) % 2
-        self.X = scale * np.random.default_rng(3).random((40, D))
+        self.X = np.random.default_rng(3).random((n, D))
         settings = SiteSettings("trial", client, folder="data")
-        self.site = RealSite(settings, key, lambda _: Rows(self.X, y.tolist()), Outbox(folder))
+        self.site = RealSite(settings, key, lambda _: self.rows(), Outbox(folder))
+
+    def rows(self):
+        return Rows(self.X, [i % 2 for i in range(len(self.X))])
 
     def __call__(self, message):
         outbox = self.site.outbox
@@ -51,8 +54,8 @@ class WorkingSite(Site):
 
 @pytest.fixture
 def loud(sites, tmp_path):
-    """A site that forgot to scale its rows."""
-    return WorkingSite("site-3", sites.keys["site-3"], tmp_path / "outbox", scale=20.0)
+    """A site that sends far more rows than the others."""
+    return WorkingSite("site-3", sites.keys["site-3"], tmp_path / "outbox", n=800)
 
 
 @pytest.fixture
@@ -67,7 +70,7 @@ def code(site):
 def test_corrected_rows_replace_the_upload_in_quarantine(server, nodes, loud):
     assert server("may", nodes, deadline=20) == "complete"
     assert code(loud) == Code.QUARANTINED
-    loud.X = loud.X / 20.0
+    loud.X = loud.X[:40]
     assert server("may", nodes, deadline=20) == "complete"
     assert code(loud) == Code.ACCEPTED
     assert len(server.store.aggregator.absorbed) == 3
@@ -84,14 +87,14 @@ def test_nobody_waits_for_an_upload_that_is_in_quarantine(server, nodes, loud):
 
 def test_a_rejection_reaches_the_site_and_the_same_rows_are_not_sent_again(server, nodes, loud):
     server("may", nodes, deadline=20)
-    server.store.reject("site-3", "may", "rows are not scaled")
+    server.store.reject("site-3", "may", "too many rows")
     server("may", nodes, deadline=20)
     assert code(loud) == Code.REJECTED
-    assert "rows are not scaled" in loud.site.outbox.receipt("may").reason
+    assert "too many rows" in loud.site.outbox.receipt("may").reason
     assert server("may", nodes, deadline=20) == "complete"
     assert server.seconds < 10
     assert server.store.database.quarantine() == {}
-    loud.X = loud.X / 20.0
+    loud.X = loud.X[:40]
     server("may", nodes, deadline=20)
     assert code(loud) == Code.ACCEPTED
 
@@ -120,15 +123,15 @@ def test_changed_rows_never_replace_an_upload_that_may_count(code, loud):
     first = loud.site.prepare(OFFER)
     if code is not None:
         loud.site.outbox.settle(Receipt(code, "site-3", "may", "d"))
-    loud.X = loud.X / 20.0
+    loud.X = loud.X[:40]
     assert loud.site.prepare(OFFER) == first
 
 
-def test_other_settings_and_another_budget_make_a_new_upload_too(loud):
+def test_another_offer_makes_a_new_upload_too(loud):
     first = loud.site.prepare(OFFER)
     loud.site.outbox.settle(Receipt(Code.TOO_LARGE, "site-3", "may", "d"))
     assert loud.site.prepare(OFFER) == first
-    second = loud.site.prepare(replace(OFFER, budget_bytes=3000))
+    second = loud.site.prepare(replace(OFFER, group_size=10))
     assert second != first
     assert loud.site.outbox.pending() == ["may"]
 
@@ -149,7 +152,7 @@ def test_a_crash_while_an_upload_is_replaced_loses_nothing(loud, monkeypatch):
 
     first = loud.site.prepare(OFFER)
     loud.site.outbox.settle(Receipt(Code.QUARANTINED, "site-3", "may", "d"))
-    loud.X = loud.X / 20.0
+    loud.X = loud.X[:40]
     write = outbox.write_atomically
 
     def crash(path, data):
@@ -165,6 +168,3 @@ def test_a_crash_while_an_upload_is_replaced_loses_nothing(loud, monkeypatch):
     assert loud.site.outbox.pending() == ["may"]
     loud.site.outbox.settle(Receipt(Code.QUARANTINED, "site-3", "may", "d"))
     assert loud.site.prepare(OFFER) != first
-
-
-OFFER = Offer("trial", "may", D, 48, "relu", 0, "test", 20_000)

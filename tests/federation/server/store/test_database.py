@@ -14,7 +14,7 @@ from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.store import sqlite_file
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.sqlite_file import StoreDamaged, StoreFailed, StoreVersion
-from helpers.federation.made_federation import Sites, full_disk
+from helpers.federation.made_federation import Sites, full_disk, large
 
 TESTS = Path(__file__).parents[3]
 
@@ -54,8 +54,10 @@ def test_uploads_are_read_in_order_of_acceptance(database, blobs, tmp_path):
     first, *_, last = again.uploads()
     message = fedran.decode(open_envelope(blobs[0]).upload)
     assert first.digest == open_envelope(blobs[0]).statement.digest
-    assert (first.rows, first.energy) == (20, message.accounts.energy)
-    assert dict(first.classes) == dict(zip(message.classes, message.counts, strict=True))
+    assert (first.rows, dict(first.classes)) == (20, message.rows_per_class())
+    summary = fedran.decode(open_envelope(blobs[-1]).upload)
+    assert (last.rows, last.energy) == (20, summary.accounts.energy)
+    assert dict(last.classes) == dict(zip(summary.classes, summary.counts, strict=True))
     assert (last.key, last.members) == (("cohort-1", "june"), (("site-1", "june"),))
     again.close()
 
@@ -92,7 +94,7 @@ def test_a_transaction_that_fails_leaves_nothing(database):
 
 
 def test_a_full_disk_leaves_the_database_as_it_was(database):
-    blob = Sites("site-1").envelope("site-1", "later")
+    blob = Sites("site-1").envelope("site-1", "later", large(1))
     with full_disk(database), pytest.raises(StoreFailed, match="disk is full"):
         add(database, blob)
     assert database.count() == 4
@@ -131,7 +133,7 @@ os._exit(0)
 def test_a_write_that_fails_at_any_length_leaves_the_database_as_it_was(database, blobs, tmp_path):
     """The system refuses to let the file grow, at another place in each attempt."""
     database.close()
-    (tmp_path / "blob").write_bytes(Sites("site-1").envelope("site-1", "later"))
+    (tmp_path / "blob").write_bytes(Sites("site-1").envelope("site-1", "later", large(1)))
     program = WRITER.format(here=str(TESTS), folder=str(tmp_path), blob=str(tmp_path / "blob"))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

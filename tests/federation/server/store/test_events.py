@@ -54,7 +54,7 @@ def test_the_store_writes_one_event_per_decision(tmp_path):
     sites = Sites("site-1", "site-2")
     store = sites.store(tmp_path / "state")
     first = sites.envelope("site-1", "may", upload(1, classes=("cat", "dog")))
-    loud = sites.envelope("site-2", "may", upload(2, scale=20.0))
+    loud = sites.envelope("site-2", "may", upload(2, n=200))
     forged = sites.envelope("site-1", "june", key=SiteKey.generate())
     other = sites.envelope("site-1", "june", fingerprint="0" * 64)
     for blob in (first, first, loud, forged, other, b"garbage"):
@@ -74,6 +74,6 @@ def test_the_store_writes_one_event_per_decision(tmp_path):
     assert (events[0]["rows"], sum(n for _, n in events[0]["classes"])) == (20, 20)
     assert [label for label, _ in events[0]["classes"]] == ["cat", "dog"]
     assert events[3]["classes"] is None
-    assert "times the other sites' median" in events[2]["reason"]
+    assert "times the median of the other sites" in events[2]["reason"]
     assert [e.get("released", False) for e in events] == [False] * 6 + [True]
     store.close()

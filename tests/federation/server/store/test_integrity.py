@@ -23,7 +23,7 @@ def whole(tmp_path_factory):
     folder, sites = tmp_path_factory.mktemp("whole"), Sites("site-1", "site-2")
     store = sites.store(folder)
     for n, task in enumerate(TASKS):
-        store.receive(sites.envelope("site-1", task, upload(n, classes=range(30), n=60)))
+        store.receive(sites.envelope("site-1", task, upload(n, classes=range(30), n=150)))
         store.database.set_task(task, asked=["site-1"])
     waiting = sites.envelope("site-2", "june")
     store.database.add_waiting(open_envelope(waiting).statement, waiting, "unusual")

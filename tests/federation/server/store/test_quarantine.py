@@ -8,15 +8,25 @@ import pytest
 pytest.importorskip("cryptography")
 
 import fedran
-from fedran.core.mixture import DRAWS
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.store import admission
 from fedran.federation.server.store import store as module
 from fedran.federation.server.store.admission import why_unusual
 from fedran.federation.server.store.schema import describe_upload
-from helpers.federation.made_federation import PHI, SETTINGS, D, M, Sites, repeated, upload
+from helpers.federation.made_federation import (
+    RANDOM,
+    SETTINGS,
+    SUMMARIES,
+    D,
+    M,
+    Sites,
+    repeated,
+    summary,
+    upload,
+)
 
 UNIT = fedran.RandomFeatures(D, M, seed=1, source="test")
+UNIT_SUMMARIES = {"message": "summary", "out_features": M, "seed": 1}
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +49,17 @@ def make_store(sites, tmp_path):
 
 
 def larger(seed, times):
-    """An upload that states its rows several times, with accounts that agree."""
+    """An upload that states its rows several times."""
+    points = fedran.decode(upload(seed))
+    return fedran.encode(replace(points, counts=points.counts * times, digest=None))
+
+
+def larger_summary(seed, times):
+    """The same of a summary, with accounts that agree."""
     rng = np.random.default_rng(seed)
     y = rng.choice([0, 1], 20)
     y[:2] = 0, 1
-    s = fedran.summarize(PHI(rng.random((20, D))), y, rank=8, fingerprint=PHI.fingerprint)
+    s = fedran.summarize(RANDOM(rng.random((20, D))), y, rank=8, fingerprint=RANDOM.fingerprint)
     return fedran.encode(repeated(s, times))
 
 
@@ -68,7 +84,7 @@ def test_the_cap_of_a_sum_is_that_of_its_members(sites, make_store):
         ({"site-1": 10}, Code.ACCEPTED),  # no cap for one of them: compared with the median
     ):
         total = sites.secure_sum(1, "may", ["site-1", "site-2"])
-        assert make_store(caps).receive(total).code == code
+        assert make_store(caps, **SUMMARIES).receive(total).code == code
 
 
 def test_without_a_cap_many_times_the_median_of_the_others_waits(sites, make_store):
@@ -106,33 +122,32 @@ def test_a_site_with_many_uploads_does_not_move_the_median(sites, make_store):
 
 def test_rows_that_a_site_claims_hardly_move_the_ridge(sites, make_store):
     """Ten million rows with everything cut away multiplied lambda by about 80."""
-    store = make_store()
-    send(store, sites, upload(1), upload(2), upload(3))
+    store = make_store(**SUMMARIES)
+    send(store, sites, summary(1), summary(2), summary(3))
     before = store.solve().diagnosis.lam
     for times in (4, 5, 500_000):
-        store.receive(sites.envelope("site-4", f"x{times}", larger(4, times)))
+        store.receive(sites.envelope("site-4", f"x{times}", larger_summary(4, times)))
     assert store.solve().diagnosis.lam < 3 * before
     assert len(store.aggregator.absorbed) == 5
 
 
 def test_energy_is_compared_with_the_rows_that_a_site_may_send(sites, make_store):
     """Few rows of much energy: the mean over its own rows is below the limit of the scale."""
-    store = make_store()
-    send(store, sites, upload(1), upload(2), upload(3))
-    loud = store.receive(sites.envelope("site-4", "may", upload(4, scale=9.0)))
+    store = make_store(**SUMMARIES)
+    send(store, sites, summary(1), summary(2), summary(3))
+    loud = store.receive(sites.envelope("site-4", "may", summary(4, scale=9.0)))
     assert (loud.code, "would be usual" in loud.reason) == (Code.QUARANTINED, True)
-    usual = store.receive(sites.envelope("site-4", "june", upload(5, scale=3.0)))
+    usual = store.receive(sites.envelope("site-4", "june", summary(5, scale=3.0)))
     assert usual.code == Code.ACCEPTED
 
 
 def test_a_flat_spectrum_that_is_almost_all_cut_waits(sites, make_store):
-    store = make_store(kind=UNIT.kind, seed=1)
-    said = {"fingerprint": UNIT.fingerprint.hash}
+    store = make_store(**UNIT_SUMMARIES)
     for n in range(3):
-        blob = upload(n, phi=UNIT)
-        code = store.receive(sites.envelope(f"site-{n + 1}", "may", blob, **said)).code
+        blob = summary(n, phi=UNIT)
+        code = store.receive(sites.envelope(f"site-{n + 1}", "may", blob)).code
         assert code == Code.ACCEPTED
-    s = fedran.decode(upload(7, phi=UNIT))
+    s = fedran.decode(summary(7, phi=UNIT))
     value = s.accounts.energy / (s.accounts.n_rows - len(s.classes))
     cut = s.accounts.energy - value
     size = np.float32(np.sqrt(value) / np.linalg.norm(s.factor[:, 0]))
@@ -143,13 +158,13 @@ def test_a_flat_spectrum_that_is_almost_all_cut_waits(sites, make_store):
         accounts=replace(s.accounts, cut=cut, eps_G=value, eps_G_fro=cut, eps_quant=0.0, eps_B=0.0),
         digest=None,
     )
-    receipt = store.receive(sites.envelope("site-4", "may", fedran.encode(lie), **said))
+    receipt = store.receive(sites.envelope("site-4", "may", fedran.encode(lie)))
     assert receipt.code == Code.QUARANTINED
     assert "declared as cut" in receipt.reason
 
 
 def test_rows_of_zeros_among_unit_rows_wait(sites, make_store):
-    store = make_store(kind=UNIT.kind, seed=1)
+    store = make_store(**UNIT_SUMMARIES)
     wide = fedran.RandomFeatures(D, 2048, seed=1, source="test")
     settings = replace(store.settings, out_features=2048)
     Z = np.random.default_rng(0).random((20, D))
@@ -161,13 +176,13 @@ def test_rows_of_zeros_among_unit_rows_wait(sites, make_store):
 
 
 def test_accounts_that_the_rows_of_one_site_cannot_have_are_refused(sites, make_store):
-    s = fedran.decode(upload(7))
+    s = fedran.decode(summary(7))
     held = float(np.sum(s.sigma**2))
     lies = {"cut": s.accounts.cut + held, "eps_G": held, "eps_G_fro": held}
     lie = replace(
         s, factor=s.factor[:, :0], accounts=replace(s.accounts, **lies), digest=None
     ).validate()
-    receipt = make_store().receive(sites.envelope("site-1", "may", fedran.encode(lie)))
+    receipt = make_store(**SUMMARIES).receive(sites.envelope("site-1", "may", fedran.encode(lie)))
     assert (receipt.code, "accounts.cut" in receipt.reason) == (Code.INVALID, True)
 
 
@@ -181,27 +196,11 @@ def test_classes_of_a_site_are_limited_over_all_its_uploads(sites, make_store):
 
 
 def test_the_budget_of_the_offer_is_enforced_for_sites_and_not_for_sums(sites, make_store):
-    blob = upload(1)
-    store = make_store(budget_bytes=len(blob) - 1)
+    blob = summary(1)
+    store = make_store(budget_bytes=len(blob) - 1, **SUMMARIES)
     receipt = store.receive(sites.envelope("site-1", "may", blob))
     assert (receipt.code, "budget" in receipt.reason) == (Code.TOO_LARGE, True)
     assert store.receive(sites.secure_sum(1, "may", ["site-2"], blob)).code == Code.ACCEPTED
-
-
-def test_the_rows_that_a_mixture_makes_the_server_draw_are_bounded_by_the_cap(sites, make_store):
-    """2^20 rows at M = 8192 would hold the store's lock for a quarter of an hour."""
-    Z = np.random.default_rng(0).standard_normal((30, D))
-    mixture = fedran.condense(Z, [0, 1] * 15, UNIT)
-    changes = {"kind": UNIT.kind, "seed": 1, "message": "mixture"}
-    said = {"fingerprint": UNIT.input_fingerprint.hash}
-    parts = tuple(replace(p, counts=p.counts * 10**6) for p in mixture.parts)
-    lie = fedran.encode(replace(mixture, parts=parts))
-    for rows in ({}, {"site-1": 1000}):
-        store = make_store(rows, **changes)
-        receipt = store.receive(sites.envelope("site-1", "may", lie, **said))
-        assert receipt.code == (Code.TOO_MANY_ROWS if rows else Code.QUARANTINED)
-    honest = fedran.decode(fedran.encode(mixture))
-    assert sum(len(draw.rows) for draw in honest.draw()) <= DRAWS * honest.n_rows
 
 
 def test_labels_whose_head_no_site_could_read_are_refused(sites, make_store, monkeypatch):

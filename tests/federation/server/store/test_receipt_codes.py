@@ -7,7 +7,7 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code
-from helpers.federation.made_federation import D, M, Sites, upload
+from helpers.federation.made_federation import SUMMARIES, D, Sites, summary, upload
 
 
 @pytest.fixture(scope="module")
@@ -24,18 +24,18 @@ def store(sites, tmp_path):
     found.close()
 
 
-OTHER = fedran.RandomFeatures(D, M, "relu", seed=1, source="test")
+OTHER = fedran.KernelFeatures(D, source="another")
 CASES = {
     Code.ACCEPTED: ("site-1", "may", {}),
     Code.DUPLICATE: ("site-2", "may", {"data": upload(1)}),
-    Code.QUARANTINED: ("site-1", "may", {"data": upload(2, scale=20.0)}),
+    Code.QUARANTINED: ("site-1", "may", {"data": upload(2, n=200)}),
     Code.CONFLICT: ("site-2", "may", {"data": upload(2)}),
     Code.WRONG_FEDERATION: ("site-1", "may", {"federation": "other"}),
     Code.BAD_SIGNATURE: ("site-1", "may", {"key": SiteKey.generate()}),
     Code.UNKNOWN_TASK: ("site-1", "june", {}),
     Code.WRONG_FINGERPRINT: ("site-1", "may", {"fingerprint": OTHER.fingerprint.hash}),
     Code.TOO_MANY_CLASSES: ("site-1", "may", {"data": upload(1, classes=(0, 1, 2, 3))}),
-    Code.INVALID: ("site-1", "may", {"data": b"not a summary"}),
+    Code.INVALID: ("site-1", "may", {"data": b"no points"}),
 }
 
 
@@ -53,13 +53,15 @@ def test_a_client_that_is_not_in_the_roster_is_refused_as_unknown(store):
     assert "a site of the roster" in receipt.reason
 
 
-def test_rows_that_are_in_through_a_sum_are_a_conflict(sites, store):
+def test_rows_that_are_in_through_a_sum_are_a_conflict(sites, tmp_path):
+    store = sites.store(tmp_path / "sums", **SUMMARIES)
     assert store.receive(sites.secure_sum(1, "may", ["site-1"])).settled
-    assert store.receive(sites.envelope("site-1", "may")).code == Code.CONFLICT
+    assert store.receive(sites.envelope("site-1", "may", summary(1))).code == Code.CONFLICT
+    store.close()
 
 
 def test_a_rejected_upload_is_rejected_again_and_another_one_is_welcome(sites, store):
-    loud = sites.envelope("site-1", "may", upload(2, scale=20.0))
+    loud = sites.envelope("site-1", "may", upload(2, n=200))
     store.receive(loud)
     assert store.reject("site-1", "may", "not scaled").code == Code.REJECTED
     again = store.receive(loud)

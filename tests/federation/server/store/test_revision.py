@@ -13,7 +13,14 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.round.quorum import accepted_since, lost_uploads
-from helpers.federation.made_federation import PHI, Sites, same_state, upload
+from helpers.federation.made_federation import (
+    PHI,
+    SUMMARIES,
+    Sites,
+    same_state,
+    summary,
+    upload,
+)
 from helpers.federation.made_site import OFFER, rows, site_of
 
 
@@ -22,21 +29,25 @@ def sites():
     return Sites("site-1", "site-2", "site-3")
 
 
-def fill(store, sites, tasks=("may", "june")):
+def fill(store, sites, tasks=("may", "june"), make=upload):
     for n, client in enumerate(("site-1", "site-2", "site-3")):
         for k, task in enumerate(tasks):
-            blob = sites.envelope(client, task, upload(10 * n + k, classes=(k, k + 1)))
+            blob = sites.envelope(client, task, make(10 * n + k, classes=(k, k + 1)))
             assert store.receive(blob).code == Code.ACCEPTED
 
 
-def test_a_revision_replaces_the_upload_bit_for_bit(sites, store, tmp_path):
-    fill(store, sites)
+@pytest.mark.parametrize("make", [upload, summary])
+def test_a_revision_replaces_the_upload_bit_for_bit(make, sites, tmp_path):
+    settings = SUMMARIES if make is summary else {}
+    store = sites.store(tmp_path / "state", **settings)
+    fill(store, sites, make=make)
     old = store.database.uploads()[0]
     data = store.database.envelope(old)
-    revised = sites.envelope("site-1", "may", upload(99, classes=(1,)), revision=1)
+    first = fedran.encode(store.solve())
+    revised = sites.envelope("site-1", "may", make(99, classes=(1,)), revision=1)
     assert store.receive(revised).code == Code.ACCEPTED
     assert store.receive(revised).code == Code.DUPLICATE
-    other = sites.store(tmp_path / "other")
+    other = sites.store(tmp_path / "other", **settings)
     for blob in store.database.envelopes():
         assert open_envelope(blob).statement.digest != old.digest
         assert other.receive(blob).code == Code.ACCEPTED
@@ -44,8 +55,9 @@ def test_a_revision_replaces_the_upload_bit_for_bit(sites, store, tmp_path):
     assert store.database.count() == 6
     assert {u.key: u.revision for u in store.database.uploads()}["site-1", "may"] == 1
     assert store.events.read()[-2]["revision"] == 1
+    assert fedran.encode(store.solve()) == fedran.encode(other.solve()) != first
     store.close()
-    again = sites.store(tmp_path / "state")
+    again = sites.store(tmp_path / "state", **settings)
     assert same_state(again, other)
     files = [p.read_bytes() for p in (tmp_path / "state").iterdir()]
     assert not any(data[-200:] in content for content in files)
@@ -76,11 +88,11 @@ def test_a_revision_must_have_a_higher_number_and_the_sites_signature(sites, sto
     assert fedran.encode(store.aggregator) != before
 
 
-@pytest.mark.parametrize("data", [b"nonsense", upload(3, scale=0.0)])
+@pytest.mark.parametrize("data", [b"nonsense", upload(3, min_group=1, group_size=1)])
 def test_a_wrong_revision_changes_nothing_and_rebuilds_nothing(data, sites, store, monkeypatch):
     fill(store, sites)
     before = fedran.encode(store.aggregator)
-    monkeypatch.setattr(store, "_rebuild", lambda **_: 1 / 0)
+    monkeypatch.setattr(store.state, "without", lambda _: 1 / 0)
     assert store.receive(sites.envelope("site-1", "may", data, revision=1)).code == Code.INVALID
     assert fedran.encode(store.aggregator) == before
     assert store.database.count() == 6
@@ -88,7 +100,7 @@ def test_a_wrong_revision_changes_nothing_and_rebuilds_nothing(data, sites, stor
 
 def test_an_unusual_revision_waits_and_the_old_upload_stays_until_it_is_accepted(sites, store):
     fill(store, sites)
-    loud = sites.envelope("site-1", "may", upload(5, scale=30.0), revision=1)
+    loud = sites.envelope("site-1", "may", upload(5, n=200), revision=1)
     assert store.receive(loud).code == Code.QUARANTINED
     before = store.aggregator.absorbed["site-1", "may"]
     digest = open_envelope(loud).statement.digest

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cryptography")
@@ -12,7 +13,14 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.store import store as module
-from helpers.federation.made_federation import PHI, M, Sites, same_state, upload
+from helpers.federation.made_federation import (
+    PHI,
+    SUMMARIES,
+    Sites,
+    same_state,
+    summary,
+    upload,
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +39,58 @@ def test_the_same_upload_counts_once(sites, store):
     assert store.database.count() == 1
 
 
-def test_the_head_equals_one_solve_over_all_summaries(sites, store):
-    plain = fedran.Aggregator(M, fingerprint=PHI.fingerprint)
+@pytest.mark.parametrize("make", [upload, summary])
+def test_the_head_equals_one_solve_over_all_messages(make, request, sites):
+    store = request.getfixturevalue("store" if make is upload else "sums")
+    plain = fedran.Aggregator(fingerprint=store.fingerprint)
     keys = ("site-1", "may"), ("site-2", "may"), ("site-1", "june")
     for seed, (client, task) in enumerate(keys):
-        data = upload(seed, classes=(0, 1) if task == "may" else (2, 3))
+        data = make(seed, classes=(0, 1) if task == "may" else (2, 3))
         assert store.receive(sites.envelope(client, task, data)).settled
         plain.absorb(fedran.decode(data), client=client, task=task)
     assert store.solve().classes == (0, 1, 2, 3)
-    assert (store.solve().weights == plain.solve().weights).all()
+    assert fedran.encode(store.solve()) == fedran.encode(plain.solve())
+
+
+@pytest.mark.parametrize("landmarks", [3, 4096])
+def test_a_head_does_not_depend_on_the_order_of_arrival(landmarks, sites, tmp_path):
+    blobs = [
+        sites.envelope(f"site-{i}", f"task-{j}", upload(9 * i + j))
+        for i in (1, 2, 3)
+        for j in (1, 2)
+    ]
+    heads = []
+    for n, order in enumerate((blobs, blobs[::-1], blobs[2:] + blobs[:2])):
+        store = sites.store(tmp_path / str(n), landmarks=landmarks)
+        assert {store.receive(blob).outcome for blob in order} == {"accepted"}
+        heads.append(fedran.encode(store.solve()))
+        store.close()
+    assert heads[0] == heads[1] == heads[2]
+    assert len(fedran.decode(heads[0]).landmarks) <= landmarks
+
+
+def test_groups_below_min_group_are_refused(sites, tmp_path):
+    store = sites.store(tmp_path / "s", min_group=4)
+    small = sites.envelope("site-1", "may", upload(1, group_size=1, min_group=1))
+    receipt = store.receive(small)
+    assert "groups of at least 4 rows" in receipt.reason
+    assert store.receive(sites.envelope("site-1", "may", upload(1, min_group=4))).settled
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        summary(1),
+        upload(1, phi=fedran.KernelFeatures(7, source="test")),
+        fedran.encode(fedran.condense(np.zeros((0, 6)), [])),
+    ],
+    ids=["a summary", "another width", "nothing"],
+)
+def test_what_is_no_message_of_points_of_this_federation_is_refused(wrong, sites, store):
+    blob = sites.envelope("site-1", "may", wrong, fingerprint=PHI.fingerprint.hash)
+    receipt = store.receive(blob)
+    assert (receipt.outcome, store.database.count()) == ("refused", 0)
 
 
 REFUSED = [
@@ -104,68 +155,70 @@ def test_labels_outside_the_announced_classes_are_refused(sites, tmp_path):
     store.close()
 
 
-def test_an_upload_of_unusual_energy_waits_in_quarantine_for_a_person(sites, store, tmp_path):
-    store.receive(sites.envelope("site-1", "may"))
-    loud = sites.envelope("site-2", "may", upload(2, scale=20.0))
-    receipt = store.receive(loud)
+def test_an_upload_of_unusual_energy_waits_in_quarantine_for_a_person(sites, sums, tmp_path):
+    sums.receive(sites.envelope("site-1", "may", summary(11)))
+    loud = sites.envelope("site-2", "may", summary(2, scale=20.0))
+    receipt = sums.receive(loud)
     assert receipt.outcome == "quarantined"
     assert receipt.settled
     assert "times the other sites' median" in receipt.reason
-    assert store.receive(loud).outcome == "quarantined"
-    other = sites.envelope("site-2", "may", upload(3, scale=20.0))
-    assert store.receive(other).outcome == "quarantined"  # it replaces the first one
-    assert store.receive(loud).outcome == "quarantined"
-    assert store.database.count() == 1
-    assert len(store.database.sql.execute("SELECT * FROM envelopes").fetchall()) == 2
-    assert store.accept("site-2", "may").outcome == "accepted"
-    assert store.receive(loud).outcome == "duplicate"
+    assert sums.receive(loud).outcome == "quarantined"
+    other = sites.envelope("site-2", "may", summary(3, scale=20.0))
+    assert sums.receive(other).outcome == "quarantined"  # it replaces the first one
+    assert sums.receive(loud).outcome == "quarantined"
+    assert sums.database.count() == 1
+    assert len(sums.database.sql.execute("SELECT * FROM envelopes").fetchall()) == 2
+    assert sums.accept("site-2", "may").outcome == "accepted"
+    assert sums.receive(loud).outcome == "duplicate"
     with pytest.raises(Refused, match="an upload in quarantine"):
-        store.accept("site-2", "may")
-    again = sites.store(tmp_path / "state")
-    assert same_state(again, store)
+        sums.accept("site-2", "may")
+    again = sites.store(tmp_path / "state", **SUMMARIES)
+    assert same_state(again, sums)
     again.close()
 
 
-def test_no_rows_count_twice_directly_and_in_secure_sums(sites, store):
-    store.receive(sites.envelope("site-3", "may"))
+def test_no_rows_count_twice_directly_and_in_secure_sums(sites, sums):
+    sums.receive(sites.envelope("site-3", "may", summary(13)))
     both = ["site-1", "site-2"]
-    assert store.receive(sites.secure_sum(1, "may", both)).outcome == "accepted"
-    assert "in a sum of cohort-1" in store.receive(sites.envelope("site-1", "may")).reason
-    assert "in a sum of cohort-1" in store.receive(sites.secure_sum(2, "may", both[:1])).reason
-    assert "directly" in store.receive(sites.secure_sum(3, "may", ["site-3"])).reason
-    assert store.receive(sites.secure_sum(1, "june", both)).outcome == "accepted"
+    assert sums.receive(sites.secure_sum(1, "may", both)).outcome == "accepted"
+    assert (
+        "in a sum of cohort-1" in sums.receive(sites.envelope("site-1", "may", summary(11))).reason
+    )
+    assert "in a sum of cohort-1" in sums.receive(sites.secure_sum(2, "may", both[:1])).reason
+    assert "directly" in sums.receive(sites.secure_sum(3, "may", ["site-3"])).reason
+    assert sums.receive(sites.secure_sum(1, "june", both)).outcome == "accepted"
 
 
-def test_only_the_server_can_sign_a_sum_of_other_sites(sites, store):
+def test_only_the_server_can_sign_a_sum_of_other_sites(sites, sums):
     forged = sites.secure_sum(1, "may", ["site-2"], key=sites.keys["site-1"])
-    assert store.receive(forged).code == Code.BAD_SIGNATURE
-    honest = open_envelope(sites.envelope("site-1", "may"))
+    assert sums.receive(forged).code == Code.BAD_SIGNATURE
+    honest = open_envelope(sites.envelope("site-1", "may", summary(11)))
     claim = replace(honest.statement, members=(("site-2", "may"),))
     signed = replace(honest, statement=claim, signature=sites.keys["site-1"].sign(claim))
-    assert store.receive(signed.to_bytes()).code == Code.FOREIGN_MEMBERS
-    assert (store.database.count(), store.state.covered) == (0, {})
-    assert store.receive(sites.envelope("site-2", "may")).outcome == "accepted"
+    assert sums.receive(signed.to_bytes()).code == Code.FOREIGN_MEMBERS
+    assert (sums.database.count(), sums.state.covered) == (0, {})
+    assert sums.receive(sites.envelope("site-2", "may", summary(12))).outcome == "accepted"
 
 
-def test_a_secure_sum_ends_when_a_member_is_forgotten(sites, store):
-    store.receive(sites.envelope("site-1", "june"))
-    kept = store.receive(sites.secure_sum(1, "june", ["site-2"]))
+def test_a_secure_sum_ends_when_a_member_is_forgotten(sites, sums):
+    sums.receive(sites.envelope("site-1", "june", summary(11)))
+    kept = sums.receive(sites.secure_sum(1, "june", ["site-2"]))
     for number, sum_of in ((1, ["site-1", "site-2"]), (2, ["site-3"])):
-        store.receive(sites.secure_sum(number, "may", sum_of))
-    loud = sites.secure_sum(3, "july", ["site-3", "site-1"], upload(2, scale=30.0))
-    assert store.receive(loud).code == Code.QUARANTINED
-    found = store.forget("site-1", None, "me", SiteKey.generate())
+        sums.receive(sites.secure_sum(number, "may", sum_of))
+    loud = sites.secure_sum(3, "july", ["site-3", "site-1"], summary(2, scale=30.0))
+    assert sums.receive(loud).code == Code.QUARANTINED
+    found = sums.forget("site-1", None, "me", SiteKey.generate())
     assert [u.key for u in found.sums] == [("cohort-1", "may")]
     assert {(t.client, t.task) for t in found.tombstones} == {("site-1", "may"), ("site-1", "june")}
-    assert {u.key for u in store.database.uploads()} == {("cohort-1", "june"), ("cohort-2", "may")}
+    assert {u.key for u in sums.database.uploads()} == {("cohort-1", "june"), ("cohort-2", "may")}
     assert kept.settled
-    again = store.receive(sites.secure_sum(4, "may", ["site-1", "site-2"]))
+    again = sums.receive(sites.secure_sum(4, "may", ["site-1", "site-2"]))
     assert again.code == Code.FORGOTTEN
-    assert store.receive(sites.secure_sum(5, "may", ["site-2"])).code == Code.ACCEPTED
+    assert sums.receive(sites.secure_sum(5, "may", ["site-2"])).code == Code.ACCEPTED
 
 
-def test_rows_that_are_all_zero_are_refused(sites, store):
-    assert "all zero" in store.receive(sites.envelope("site-1", "may", upload(1, scale=0.0))).reason
+def test_rows_that_are_all_zero_are_refused(sites, sums):
+    assert "all zero" in sums.receive(sites.envelope("site-1", "may", summary(1, scale=0.0))).reason
 
 
 def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeypatch, caplog):
@@ -176,14 +229,14 @@ def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeyp
     assert store.database.count() == 0
 
 
-def test_rows_with_hardly_any_energy_are_quarantined(sites, store):
+def test_rows_with_hardly_any_energy_are_quarantined(sites, sums):
     """The ridge follows the mean row energy: one site with many such rows would remove it."""
     for n in range(3):
-        assert store.receive(sites.envelope("site-1", f"task-{n}")).outcome == "accepted"
-    before = store.solve().diagnosis.lam
-    tiny = fedran.decode(upload(7, scale=1e-3))
+        assert sums.receive(sites.envelope("site-1", f"task-{n}", summary(n))).outcome == "accepted"
+    before = sums.solve().diagnosis.lam
+    tiny = fedran.decode(summary(7, scale=1e-3))
     many = replace(tiny, accounts=replace(tiny.accounts, n_rows=100), digest=None)
-    receipt = store.receive(sites.envelope("site-2", "may", fedran.encode(many)))
+    receipt = sums.receive(sites.envelope("site-2", "may", fedran.encode(many)))
     assert receipt.outcome == "quarantined"
     assert "times the other sites' median" in receipt.reason
-    assert store.solve().diagnosis.lam == before
+    assert sums.solve().diagnosis.lam == before

@@ -107,7 +107,7 @@ def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Rec
     attempt, fingerprint = opened.attempt, store.fingerprint
     survivors = opened.state.survivors
     client, task = cohort_name(attempt.number), attempt.task
-    known = store.aggregator.absorbed.get((client, task))
+    known = store.state.digest((client, task))
     if known is not None:  # the server was killed after the store had it
         return Receipt(Code.DUPLICATE, client, task, known)
     assert store.key is not None

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
+from fedran.core.features import RandomFeatures
 from fedran.core.labels import encode_labels
 from fedran.core.private.dp import Budget, Mechanism, gaussian_epsilon
 from fedran.core.private.sketch_sums import sketch_sums
@@ -28,7 +29,7 @@ from fedran.federation.secure.masking.contribution import OMEGA_SUFFIX, Content,
 from fedran.federation.secure.site.pinning import PinnedRoster, read_clients
 from fedran.federation.secure.site.sum_files import SumFiles, spent_epsilon
 from fedran.federation.site.failures import NoContribution, text_for_server, time_limit
-from fedran.federation.site.pseudo_labels import RandomFeaturesOf, choose_rows, require_listed
+from fedran.federation.site.pseudo_labels import MappedRows, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.source import NoRows
 from fedran.federation.site.upload import Site, check_width
@@ -247,11 +248,12 @@ def make_contribution(
     if content.noise is None:
         require_listed(data.y, offer, local=True)
     phi, H = offer.features(), site.random_features(data, offer)
+    assert isinstance(phi, RandomFeatures)  # secure sums need summaries
     if content.noise is not None:
         mechanism = content.mechanism(phi.fingerprint, encoded_omega)
         return private_contribution(mechanism, H, data.y, content)
     capacity = site.capacity(phi.out_features)
-    y, kept = choose_rows(H, data.y, capacity, offer.task, site.settings)
+    y, kept = choose_rows(H, data.y, capacity, offer, site.settings)
     omega = content.test_matrix(phi.out_features, encoded_omega)
     batches = [kept[i : i + BATCH_ROWS] for i in range(0, len(kept), BATCH_ROWS)]
     found = sum(
@@ -264,7 +266,7 @@ def make_contribution(
 
 def private_contribution(
     mechanism: Mechanism,
-    H: RandomFeaturesOf,
+    H: MappedRows,
     y: list[Any],
     content: Content,
 ) -> NDArray[np.uint32]:

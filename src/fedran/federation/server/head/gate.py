@@ -3,8 +3,7 @@
 Validation rows are needed, at the server or at the sites. Accuracy on the classes of earlier tasks
 is compared between the head in service and the new one. New classes make every task harder, so
 predictions of new classes that the validation rows contain do not count there. Whether an upload
-does harm is found by leaving it out: its part is subtracted from the sum, and the head is solved
-again.
+does harm is found by leaving it out and solving the head again.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import require_finite, to_numpy
 from fedran.core.errors import Refused, shortened
-from fedran.core.features import RandomFeatures
+from fedran.core.features import RandomFeatures, feature_map
 from fedran.core.labels import Label
-from fedran.core.prepare import require_nonnegative
+from fedran.core.prepare import KernelFeatures, require_nonnegative
 from fedran.core.solve.head import Head
 from fedran.data.rows import Rows, read_rows
 from fedran.federation.protocol.class_counts import Counts, accuracy, count_correct
@@ -58,7 +57,7 @@ class ValidationSet:
     """Features (n, d) with labels at the server, and the feature map."""
 
     rows: Rows
-    phi: RandomFeatures
+    phi: KernelFeatures | RandomFeatures
     most_heads = 50
 
     @classmethod
@@ -83,7 +82,7 @@ class ValidationSet:
         """The scores of all rows, (n, C), in the feature map of the head."""
         phi = self.phi
         if head.fingerprint is not None and head.fingerprint != phi.fingerprint:
-            phi = RandomFeatures.from_fingerprint(head.fingerprint)
+            phi = feature_map(head.fingerprint)
         parts = [to_numpy(head.scores(H)) for _, H in phi.blocks(self.rows.X)]
         return np.concatenate(parts) if parts else np.zeros((0, len(head.classes)))
 
@@ -249,7 +248,7 @@ def _leave_out(
     def heads() -> Iterator[Head]:
         yield new
         for upload in uploads:
-            rest = store.aggregator.solve_without([store.database.message(upload)], store.ridge)
+            rest = store.solve_without([upload], new)
             if rest is not None:
                 left_out.append(upload)
                 yield rest
@@ -260,8 +259,7 @@ def _leave_out(
 def gains_without(store: Store, validation: ValidationSet) -> dict[str, float]:
     """Client -> points of accuracy that the head gains without its uploads; a liar's is large.
 
-    Their parts are subtracted from the sum in memory, which takes one solve per client. A class
-    that is then missing counts as wrong.
+    It takes one solve per client. A class that is then missing counts as wrong.
     """
     full, uploads = store.solve(), dict[str, list[Upload]]()
     total = validation.accuracy(full)
@@ -271,8 +269,7 @@ def gains_without(store: Store, validation: ValidationSet) -> dict[str, float]:
         uploads.setdefault(upload.client, []).append(upload)
     gains = {}
     for client, left_out in uploads.items():
-        messages = map(store.database.message, left_out)  # one at a time in memory
-        rest = store.aggregator.solve_without(messages, store.ridge)
+        rest = store.solve_without(left_out, full)
         without = 0.0 if rest is None else validation.accuracy(rest, full.classes) or 0.0
         gains[client] = 100 * (without - total)
     return gains

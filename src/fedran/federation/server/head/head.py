@@ -18,6 +18,8 @@ from fedran.wire.files import write_atomically
 log = logging.getLogger(__name__)
 HEAD, HELD = "head.fedran", "held.fedran"
 """Files of the head in service, and of one that is held back."""
+LEFT_OUT = "left_out"
+"""Fact in the database: what leave-one-out says about the newest head and about each site."""
 
 
 def update_head(
@@ -31,42 +33,67 @@ def update_head(
     With ``margin`` and validation rows, a head that is worse on earlier classes is held back: it
     is written to ``held.fedran``, and the one in service stays. Without ``margin`` the new head
     goes into service whatever its accuracy. After a rollback, the head in service stays until
-    then.
+    then. Nothing is solved if the head in service was solved from the same uploads and settings.
     """
-    if not store.aggregator.classes:
+    if not store.state.classes:
         return b"", ""
     path = store.folder / HEAD
     in_service = path.read_bytes() if path.is_file() else b""
+    served = hashlib.sha256(in_service).hexdigest() if in_service else ""
     if margin is not None and in_service and held_head(store).get("pinned"):
-        return in_service, hashlib.sha256(in_service).hexdigest()
+        return in_service, served
+    solved_from = store.solved_from()
+    if in_service and store.database.fact("solved") == f"{solved_from} {served}":
+        clear_held(store)
+        return in_service, served
     start = time.monotonic()
     head = store.solve()
     seconds = time.monotonic() - start
     blob = encode(head)
     digest = hashlib.sha256(blob).hexdigest()
-    if in_service == blob:
-        clear_held(store)
-        return blob, digest
-    if validation is not None and margin is not None:
-        previous = decode(in_service, Head) if in_service else None
-        if _is_held_back(store, validation, task, previous, head, blob=blob, margin=margin):
-            return in_service, hashlib.sha256(in_service).hexdigest() if in_service else ""
-    with store.tolerating_a_full_disk(path.name):
-        write_atomically(path, blob)
+    if digest != served:
+        if validation is not None and margin is not None:
+            previous = decode(in_service, Head) if in_service else None
+            if _is_held_back(store, validation, task, previous, head, blob=blob, margin=margin):
+                return in_service, served
+        with store.tolerating_a_full_disk(path.name):
+            write_atomically(path, blob)
+        accuracy = validation.accuracy(head) if validation else None
+        shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
+        log.info("new head: %d classes%s", len(head.classes), shown)
+        with store.tolerating_a_full_disk("record of the head"):
+            store.database.add_head(
+                digest,
+                task=task,
+                classes=len(head.classes),
+                size=len(blob),
+                accuracy=accuracy,
+                seconds=round(seconds, 3),
+            )
     clear_held(store)
-    accuracy = validation.accuracy(head) if validation else None
-    shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
-    log.info("new head: %d classes%s", len(head.classes), shown)
-    with store.tolerating_a_full_disk("record of the head"):
-        store.database.add_head(
-            digest,
-            task=task,
-            classes=len(head.classes),
-            size=len(blob),
-            accuracy=accuracy,
-            seconds=round(seconds, 3),
-        )
+    with store.tolerating_a_full_disk(LEFT_OUT):
+        store.database.set_fact(LEFT_OUT, json.dumps(_left_out(store, head, digest)))
+        store.database.set_fact("solved", f"{solved_from} {digest}")
     return blob, digest
+
+
+def _left_out(store: Store, head: Head, digest: str) -> dict[str, Any]:
+    """What all other points say about a point, and all other sites about a site.
+
+    Empty for summaries, which cannot be left out in closed form.
+    """
+    if store.settings.message != "points":
+        return {}
+    said = store.aggregator.what_others_say(head.diagnosis.lam)
+    return {
+        "head": digest,
+        "agreement": head.diagnosis.agreement,
+        "largest_group": head.diagnosis.largest_group,
+        "sites": {
+            client: [[label, *counts] for label, counts in labels.items()]
+            for client, labels in said.items()
+        },
+    }
 
 
 def _is_held_back(

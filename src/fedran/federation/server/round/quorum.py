@@ -88,9 +88,9 @@ class Quorum:
 
 def accepted_since(store: Store, client: str, waiting: Sequence[str]) -> list[Receipt]:
     """Receipts for uploads that a site believes to be in quarantine, and that were accepted."""
-    accepted, still_waiting = store.aggregator.absorbed, store.database.quarantine()
+    still_waiting, covered = store.database.quarantine(), store.state.covered
     keys = [(client, task) for task in waiting]
-    digests = {key: accepted.get(store.state.covered.get(key, key)) for key in keys}
+    digests = {key: store.state.digest(covered.get(key, key)) for key in keys}
     known = {k: d for k, d in digests.items() if d is not None and k not in still_waiting}
     return [Receipt(Code.ACCEPTED, *key, digest) for key, digest in known.items()]
 
@@ -103,7 +103,7 @@ def known_answers(store: Store, task: str) -> list[Receipt]:
         Receipt(Code.QUARANTINED, *key, waiting.digest, waiting.reason)
         for key, waiting in store.database.quarantine().items()
     ]
-    found += [Receipt(Code.DUPLICATE, *k, d) for k, d in store.aggregator.absorbed.items()]
+    found += [Receipt(Code.DUPLICATE, *k, u.digest) for k, u in store.state.uploads.items()]
     return [receipt for receipt in found if receipt.task == task]
 
 
@@ -113,11 +113,10 @@ def lost_uploads(store: Store, client: str, stored: Sequence[tuple[str, str]]) -
     ``stored`` are tasks and digests. Uploads that are lost, for example because an older backup
     was restored, are asked for again. Forgotten ones are not.
     """
-    accepted, waiting = store.aggregator.absorbed, store.database.quarantine()
-    found = []
+    found, waiting = [], store.database.quarantine()
     for task, digest in stored:
         key = client, task
-        if key in store.state.covered or accepted.get(key) == digest:
+        if key in store.state.covered or store.state.digest(key) == digest:
             continue
         if key in waiting and waiting[key].digest == digest:
             continue

@@ -156,15 +156,9 @@ class Round:
         if not newest:
             return None
         earlier = [name for name in tasks if name != newest][-MAX_EARLIER:]
-        epoch = self.store.database.fact("epoch")
-        offer = self.settings.offer(newest, earlier, epoch)
-        known = () if offer.classes else self.store.aggregator.classes
-        usual = self.store.state.history.usual()
-        return replace(
-            offer,
-            known_classes=known if len(known) <= MAX_CLASSES else (),
-            row_energy=usual.row_energy if usual else 0.0,
-        ).fields()
+        offer = self.settings.offer(newest, earlier)
+        known = () if offer.classes else self.store.state.classes
+        return replace(offer, known_classes=known if len(known) <= MAX_CLASSES else ()).fields()
 
     def _read_reply(self, node: int, incoming: Incoming) -> Reply | None:
         """The reply of a node; None if it is not usable. After an error, it is asked again."""
@@ -293,7 +287,7 @@ class Round:
         if not self.settings.site_validation:
             return None
         if not self.validated:
-            log.warning("no site that answered has validation rows; new heads are not tested")
+            log.info("no site that answered has validation rows; new heads are not tested")
             return None
         return SiteValidation(
             self.messenger,

@@ -12,9 +12,9 @@ from fedran.core.consistency import check_one_site, check_row_energy
 from fedran.core.features import row_energy_range
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import named, ordered
-from fedran.core.mixture import Mixture
+from fedran.core.points import Points
 from fedran.core.summary import Summary
-from fedran.core.sums.aggregator import Aggregator
+from fedran.core.sums.aggregator import Message
 from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.limits import (
     CUT_MULTIPLE,
@@ -28,10 +28,10 @@ from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.schema import Upload
-from fedran.federation.server.store.state import History, State
+from fedran.federation.server.store.state import History, State, Usual
 from fedran.wire.codec import decode_message
 from fedran.wire.container import Container, unpack
-from fedran.wire.head_codec import classes_fit
+from fedran.wire.head_codec import head_fits
 from fedran.wire.summary_codec import rounding_of
 from fedran.wire.validation import DEFAULT_LIMITS
 
@@ -57,11 +57,11 @@ def check_fingerprint(statement: Statement, fingerprint: Fingerprint) -> None:
 
 
 def check_not_covered(
-    statement: Statement, accepted: Mapping[UploadId, str], covered: Mapping[UploadId, UploadId]
+    statement: Statement, accepted: Collection[UploadId], covered: Mapping[UploadId, UploadId]
 ) -> None:
     """Refuse an upload with rows that were accepted before, in a secure sum or in another upload.
 
-    ``accepted`` maps uploads to their digests. ``covered`` maps members of sums to these sums.
+    ``covered`` maps members of sums to these sums.
     """
     if statement.key in accepted:
         raise UploadRefused(
@@ -93,26 +93,25 @@ def check_not_forgotten(statement: Statement, forgotten: Collection[UploadId]) -
         )
 
 
-def check_accounts(statement: Statement, message: Summary | Mixture, upload: Container) -> None:
-    """Refuse a message of several sites, and accounts that the rows of one site cannot have.
+def check_accounts(statement: Statement, message: Summary, upload: Container) -> None:
+    """Refuse a summary of several sites, and accounts that the rows of one site cannot have.
 
     The ridge depends on the number of rows per site, so nobody may choose the number of sites. A
     secure sum was truncated once, after all rows were added up, so it is one part too.
     """
-    parts = len(message.parts) if isinstance(message, Mixture) else message.accounts.parts
-    if parts != 1:
-        raise UploadRefused(Code.INVALID, "parts", "1: the upload describes one site", parts)
-    if isinstance(message, Mixture):
-        return
+    if message.accounts.energy <= 0:
+        expected = "rows that are not all zero"
+        raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
+    if message.accounts.parts != 1:
+        expected = "1: the upload describes one site"
+        raise UploadRefused(Code.INVALID, "parts", expected, message.accounts.parts)
     if statement.members:
         check_row_energy(message)
     else:
         check_one_site(message, rounding_of(upload, message))
 
 
-def check_message(
-    envelope: Envelope, settings: ServerSettings, aggregator: Aggregator
-) -> Summary | Mixture:
+def check_message(envelope: Envelope, settings: ServerSettings, state: State) -> Message:
     """The decoded message, after every check that could refuse it. Nothing is absorbed here."""
     statement, size = envelope.statement, len(envelope.upload)
     if size > settings.budget_bytes and not statement.members:
@@ -120,22 +119,23 @@ def check_message(
         raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
     upload = unpack(envelope.upload, settings.limits)
     message = decode_message(upload, settings.limits)
-    if isinstance(message, Mixture) != (settings.message == "mixture"):
-        got = type(message).__name__.lower()
-        raise UploadRefused(Code.INVALID, "message", f"a {settings.message}", f"a {got}")
+    state.check(message, statement.key)
     listed = settings.labels
     unknown = () if listed is None else ordered(set(message.classes).difference(listed))
     if unknown:
         raise UploadRefused(Code.INVALID, "classes", "labels of this federation", named(unknown))
-    if message.accounts.energy <= 0:
-        expected = "rows that are not all zero"
-        raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
-    check_accounts(statement, message, upload)
-    total = ordered({*aggregator.classes, *message.classes})
-    if not classes_fit(total, settings.out_features, DEFAULT_LIMITS):
+    total, support = ordered({*state.classes, *message.classes}), 0
+    if isinstance(message, Points):
+        if not message.n_rows:
+            raise UploadRefused(Code.INVALID, "points", "at least one", 0)
+        message.validate(settings.min_group)
+        width, support = message.in_features, max(settings.support, len(total))
+    else:
+        check_accounts(statement, message, upload)
+        width = message.out_features
+    if not head_fits(total, width, DEFAULT_LIMITS, support):
         expected = "labels over all uploads for which sites can read the head"
         raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, f"{len(total)} labels")
-    aggregator.check(message, client=statement.client, task=statement.task)
     return message
 
 
@@ -175,7 +175,7 @@ def why_unusual(upload: Upload, state: State, settings: ServerSettings, roster: 
     ``state`` holds the accepted uploads with which it is compared. An upload beyond the cap of the
     roster, or beyond the quota of classes, is refused.
     """
-    history, rows, energy = state.history, upload.rows, state.history.scale * upload.energy
+    history, rows = state.history, upload.rows
     limit = check_row_cap(upload, roster)
     check_class_quota(upload, history, settings.classes_per_site)
     others = history.usual(upload.client)
@@ -189,7 +189,14 @@ def why_unusual(upload: Upload, state: State, settings: ServerSettings, roster: 
             times = rows / upload.sites / max(1.0, others.rows)
             return f"{rows} rows, {times:.3g} times the median of the other sites"
     assert limit is not None
-    mean = energy / max(1, rows)
+    return "" if settings.message == "points" else _unusual_energy(upload, others, limit, settings)
+
+
+def _unusual_energy(
+    upload: Upload, others: Usual | None, limit: int, settings: ServerSettings
+) -> str:
+    """What is unusual about the accounts of a summary of at most ``limit`` rows."""
+    rows, energy, mean = upload.rows, upload.energy, upload.energy / max(1, upload.rows)
     usual = (others.row_energy if others else 0.0) or mean
     if not usual / SCALE_MULTIPLE <= mean <= SCALE_MULTIPLE * usual:
         return f"mean row energy {mean:.3g}, {mean / usual:.3g} times the other sites' median"

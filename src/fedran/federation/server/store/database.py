@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedran.core.mixture import Mixture
-from fedran.core.summary import Summary
+from fedran.core.sums.aggregator import Message
 from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.server.store.schema import (
     FILE,
     SCHEMA,
-    SNAPSHOTS,
     VERSION,
     Charge,
     Run,
@@ -45,14 +42,12 @@ class Database(SqliteFile):
     def __init__(self, folder: str | Path, *, read_only: bool = False) -> None:
         folder = Path(folder)
         missing = not (folder / FILE).exists() or not (folder / FILE).stat().st_size
-        if missing and not read_only and any(folder.glob(SNAPSHOTS)):
+        if missing and not read_only and (solved := sorted(folder.glob("*.fedran"))):
             raise StoreDamaged(
-                f"{folder / FILE}: the database is missing, but a snapshot of it exists; restore "
-                "it from a backup, or delete the snapshots to begin anew"
+                f"{folder / FILE}: the database is missing, but {solved[0].name} was made from it; "
+                "restore it from a backup, or delete all *.fedran to begin anew"
             )
         super().__init__(folder / FILE, SCHEMA, VERSION, read_only=read_only)
-        if not read_only and not self.fact("epoch"):
-            self.new_epoch()
 
     def require_sound(self) -> None:
         """StoreDamaged if SQLite finds damage. Envelopes are left out, which may be gigabytes."""
@@ -86,7 +81,7 @@ class Database(SqliteFile):
         self.put(table, replace=replace, **row)
 
     def fact(self, name: str) -> str:
-        """A single value such as ``epoch`` or ``served_head``; empty if never set."""
+        """A single value such as ``served_head``; empty if never set."""
         found = self.rows("facts", "WHERE name = ?", [name])
         return str(found[0][1]) if found else ""
 
@@ -94,7 +89,7 @@ class Database(SqliteFile):
         """Replace a single value."""
         self.put("facts", replace=True, name=name, value=value)
 
-    def add_upload(self, statement: Statement, message: Summary | Mixture, blob: bytes) -> Upload:
+    def add_upload(self, statement: Statement, message: Message, blob: bytes) -> Upload:
         """Write an accepted upload, and end its quarantine. A revision replaces the older one."""
         with self.transaction():
             upload = describe_upload(statement, message, blob, self.next("uploads"))
@@ -135,7 +130,7 @@ class Database(SqliteFile):
         """The envelope of an upload."""
         return open_envelope(self.envelope(upload), FILE_LIMITS)
 
-    def message(self, upload: Upload) -> Summary | Mixture:
+    def message(self, upload: Upload) -> Message:
         """The message of an upload."""
         return self.opened(upload).message(FILE_LIMITS)
 
@@ -324,10 +319,6 @@ class Database(SqliteFile):
     def records(self) -> list[str]:
         """All signed records, oldest first."""
         return [content for _, _, content in self.rows("records", "ORDER BY number")]
-
-    def new_epoch(self) -> None:
-        """Say that the state is no longer a continuation of the earlier one."""
-        self.set_fact("epoch", secrets.token_hex(8))
 
 
 def _json(value: object) -> str:

@@ -9,12 +9,12 @@ import hashlib
 import time
 from dataclasses import dataclass
 
-from fedran.core.mixture import Mixture
-from fedran.core.summary import Summary
+from fedran.core.labels import Label
+from fedran.core.points import Points
+from fedran.core.sums.aggregator import Message
 from fedran.federation.protocol.identity import Statement, UploadId
 
 FILE = "store.db"
-SNAPSHOTS = "snapshot-*.fedran"
 VERSION = 1
 """Of the schema. A database of another version is refused."""
 SCHEMA = """
@@ -86,9 +86,9 @@ class Upload:
     bytes: int
     rows: int
     energy: float
-    """Of all rows together, as the upload states it."""
+    """Of a summary: of all rows together, as it states."""
     cut: float
-    """Energy that truncation removed, as the upload states it."""
+    """Of a summary: energy that truncation removed, as it states."""
     revision: int
     """How often the site has replaced it."""
     classes: tuple[tuple[str | int, int], ...]
@@ -111,9 +111,14 @@ class Upload:
         return len(self.members) or 1
 
 
-def describe_upload(
-    statement: Statement, message: Summary | Mixture, blob: bytes, number: int = 0
-) -> Upload:
+def class_rows(message: Message) -> tuple[tuple[Label, int], ...]:
+    """Labels of a message and their numbers of rows."""
+    if isinstance(message, Points):
+        return tuple(message.rows_per_class().items())
+    return tuple(zip(message.classes, map(int, message.counts), strict=True))
+
+
+def describe_upload(statement: Statement, message: Message, blob: bytes, number: int = 0) -> Upload:
     """What is stored about the upload in an envelope, if it is accepted now."""
     return Upload(
         number,
@@ -126,7 +131,7 @@ def describe_upload(
         float(message.accounts.energy),
         float(message.accounts.cut),
         statement.revision,
-        tuple(zip(message.classes, map(int, message.counts), strict=True)),
+        class_rows(message),
         statement.members,
         statement.sum_number,
         hashlib.sha256(blob).hexdigest(),

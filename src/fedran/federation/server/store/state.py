@@ -1,30 +1,31 @@
-"""What follows from the accepted uploads: the aggregator and figures, rebuilt at every start.
+"""What follows from the accepted uploads: their messages, and figures for the checks of later ones.
 
-A snapshot is a file with the aggregator after some uploads. It only saves time. It has a checksum
-and lists the digests of its uploads, so that one of another history is noticed.
+All of it is rebuilt from the database. Points are read when a head is solved, not when the store is
+opened. Summaries are added up, which takes long, so their sum is kept in a file as well. The file
+lists the digests of its uploads, so that one of another history is noticed.
 """
 
 from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from fedran.core.fingerprint import require_same
-from fedran.core.labels import Label
-from fedran.core.mixture import Mixture
+from fedran.core.errors import Refused
+from fedran.core.labels import Label, ordered
 from fedran.core.summary import Summary
-from fedran.core.sums.aggregator import Aggregator
+from fedran.core.sums.aggregator import Aggregator, Message
 from fedran.federation.protocol.identity import UploadId
-from fedran.federation.protocol.limits import KEPT_SNAPSHOTS
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.database import Database
-from fedran.federation.server.store.schema import SNAPSHOTS, Upload
+from fedran.federation.server.store.schema import Upload
 from fedran.wire.files import load, save
 
 log = logging.getLogger(__name__)
+SUM = "sum.fedran"
+"""File beside the database with the sum of all summaries at the last solve."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,10 @@ class Usual:
 class History:
     """The figures of all accepted uploads with which later ones are compared.
 
-    Every site has one vote, however many uploads it sent. ``scale`` times the energy of an upload
-    is ||H||^2 of its rows: 1 for summaries, and M for mixtures, as if entries were normal, before
-    the activation.
+    Every site has one vote, however many uploads it sent. Energy and cut are those of summaries.
     """
 
-    def __init__(self, scale: float = 1.0) -> None:
-        self.scale = scale
+    def __init__(self) -> None:
         self._uploads: dict[str, list[Usual]] = {}
         """Site -> the figures of each upload."""
         self._sites: dict[str, Usual] = {}
@@ -63,11 +61,10 @@ class History:
 
     def add(self, upload: Upload) -> None:
         """Add an accepted upload, whose rows are in no earlier one."""
-        energy = self.scale * upload.energy
-        share = upload.cut / energy if energy > 0 else 0.0
-        figures = Usual(upload.rows / upload.sites, energy / max(1, upload.rows), share)
+        share = upload.cut / upload.energy if upload.energy > 0 else 0.0
+        mean = upload.energy / max(1, upload.rows)
         uploads = self._uploads.setdefault(upload.client, [])
-        uploads.append(figures)
+        uploads.append(Usual(upload.rows / upload.sites, mean, share))
         self._sites[upload.client] = Usual.median(uploads)
         classes = self._classes.setdefault(upload.client, set())
         classes.update(label for label, _ in upload.classes)
@@ -82,75 +79,118 @@ class History:
         return set(self._classes.get(client, ()))
 
 
-@dataclass
 class State:
-    """The sum of uploads, and what later uploads are compared with."""
+    """The accepted uploads in their order, and what later ones are compared with."""
 
-    aggregator: Aggregator
-    history: History
-    """Figures of the uploads, with which later ones are compared."""
-    covered: dict[UploadId, UploadId] = field(default_factory=dict)
-    """Members of secure sums -> the sum that contains them."""
-    revisions: dict[UploadId, int] = field(default_factory=dict)
-    """How often a site has replaced each upload."""
+    def __init__(self, settings: ServerSettings, database: Database) -> None:
+        self.settings, self.database = settings, database
+        self.uploads: dict[UploadId, Upload] = {}
+        self.covered: dict[UploadId, UploadId] = {}
+        """Members of secure sums -> the sum that contains them."""
+        self.history = History()
+        self._labels: set[Label] = set()
+        self._aggregator = Aggregator(fingerprint=settings.features().fingerprint)
+        """Of the first ``_read`` uploads."""
+        self._read = 0
+        self._may_load = True
+        self._saved = 0
 
     @classmethod
-    def empty(cls, settings: ServerSettings) -> State:
-        """The state before the first upload."""
-        width, fingerprint = settings.out_features, settings.features().fingerprint
-        scale = width if settings.message == "mixture" else 1
-        return cls(Aggregator(width, fingerprint=fingerprint), History(scale))
+    def load(cls, settings: ServerSettings, database: Database) -> State:
+        """The state of a database. One that was made with other features is refused."""
+        state, uploads = cls(settings, database), database.uploads()
+        for upload in uploads[-1:]:
+            held = database.opened(upload).statement.fingerprint
+            if held != settings.features().fingerprint.hash:
+                raise Refused(
+                    "fingerprint",
+                    f"the features of the uploads in the store ({held[:12]}...)",
+                    "others in server.toml",
+                    hint="undo the change of its settings, or begin a new federation",
+                )
+        state._note(uploads)
+        return state
 
-    def absorb(self, upload: Upload, message: Summary | Mixture) -> None:
-        """Add an upload."""
-        self.aggregator.absorb(message, client=upload.client, task=upload.task)
-        self._note(upload)
+    def _note(self, uploads: Iterable[Upload]) -> None:
+        for upload in uploads:
+            self.uploads[upload.key] = upload
+            self.covered.update(dict.fromkeys(upload.members, upload.key))
+            self.history.add(upload)
+            self._labels.update(label for label, _ in upload.classes)
 
-    def _note(self, upload: Upload) -> None:
-        """Add what the database says about an upload that the aggregator has absorbed."""
-        self.revisions[upload.key] = upload.revision
-        self.covered.update(dict.fromkeys(upload.members, upload.key))
-        self.history.add(upload)
+    def add(self, upload: Upload, message: Message) -> None:
+        """Add an upload that was accepted now."""
+        if self._read == len(self.uploads):
+            self._absorb(upload, message)
+        self._note([upload])
 
-    def save(self, folder: Path) -> None:
-        """Write a snapshot, and delete all but the newest ones."""
-        save(self.aggregator, folder / f"snapshot-{len(self.aggregator.absorbed):010d}.fedran")
-        for old in _snapshots(folder)[:-KEPT_SNAPSHOTS]:
-            old.unlink()
+    def without(self, keys: Collection[UploadId]) -> State:
+        """The state as if these uploads had never come. Points in memory are not read again."""
+        rest = State(self.settings, self.database)
+        rest._note(upload for key, upload in self.uploads.items() if key not in keys)
+        rest._may_load = False
+        for key, message in self._aggregator.points.items():
+            if key not in keys:
+                rest._absorb(self.uploads[key], message)
+        return rest
 
+    def digest(self, key: UploadId) -> str | None:
+        """The digest of the upload that was accepted under this id."""
+        return self.uploads[key].digest if key in self.uploads else None
 
-def rebuild_state(
-    database: Database, uploads: Sequence[Upload], folder: Path, settings: ServerSettings
-) -> State:
-    """The newest snapshot that begins the history of these uploads, and the uploads after it.
+    @property
+    def classes(self) -> tuple[Label, ...]:
+        """The labels of all uploads."""
+        return ordered(self._labels)
 
-    Snapshots of another history are deleted: they may contain what was forgotten. An older
-    database may also have been put here, so the epoch is a new one, and sites are asked what they
-    have sent.
-    """
-    state = State.empty(settings)
-    for path in reversed(_snapshots(folder)):
+    @property
+    def aggregator(self) -> Aggregator:
+        """The messages of all uploads, in their order."""
+        if self._may_load and not self._read:
+            self._load_sum()
+        for upload in list(self.uploads.values())[self._read :]:
+            self._absorb(upload, self.database.message(upload))
+        return self._aggregator
+
+    def check(self, message: Message, key: UploadId) -> None:
+        """Refuse a message that cannot be absorbed. Points do not depend on each other."""
+        fingerprint = self._aggregator.fingerprint
+        if self._aggregator.takes is Summary:
+            self.aggregator.check(message, client=key[0], task=key[1])
+        else:
+            Aggregator(fingerprint=fingerprint).check(message, client=key[0], task=key[1])
+
+    def _absorb(self, upload: Upload, message: Message) -> None:
+        self._aggregator.absorb(message, client=upload.client, task=upload.task)
+        self._read += 1
+
+    def save_sum(self) -> None:
+        """Keep the sum of summaries, so that a restart need not add them again."""
+        if self._aggregator.takes is Summary and self._saved != self._read:
+            save(self._aggregator, self._file)
+            self._saved = self._read
+
+    def delete_sum(self) -> None:
+        """Delete the file of the sum, which contains uploads that were removed."""
+        self._file.unlink(missing_ok=True)
+        self._saved = 0
+
+    def _load_sum(self) -> None:
+        self._may_load = False
+        if not self._file.is_file():
+            return
         try:
-            found = load(path, Aggregator)
+            found = load(self._file, Aggregator)
         except (OSError, ValueError) as reason:
-            log.warning("%s is damaged, using an older snapshot: %s", path.name, reason)
-            continue
-        require_same(state.aggregator.fingerprint, found.fingerprint, "settings and state")
-        history = [(u.key, u.digest) for u in uploads[: len(found.absorbed)]]
-        if list(found.absorbed.items()) == history:
-            state.aggregator = found
-            break
-        log.warning("%s is not of this database's uploads; it is deleted", path.name)
-        path.unlink()
-        database.new_epoch()
-        database.set_outdated()
-    done = len(state.aggregator.absorbed)
-    for upload in uploads[:done]:
-        state._note(upload)
-    for upload in uploads[done:]:
-        state.absorb(upload, database.message(upload))
-    return state
+            log.warning("%s is damaged, so all uploads are added again: %s", SUM, reason)
+            return
+        held = [(u.key, u.digest) for u in self.uploads.values()][: len(found.absorbed)]
+        if list(found.absorbed.items()) != held:
+            log.warning("%s is not of this database's uploads; it is deleted", SUM)
+            self.delete_sum()
+            return
+        self._aggregator, self._read, self._saved = found, len(held), len(held)
 
-
-def _snapshots(folder: Path) -> list[Path]:
-    return sorted(folder.glob(SNAPSHOTS))
+    @property
+    def _file(self) -> Path:
+        return self.database.path.parent / SUM

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedran import __version__
 from fedran.core.errors import Refused, check_id
 from fedran.core.fingerprint import Fingerprint
-from fedran.core.mixture import Mixture
 from fedran.core.private.noisy_sums import noisy_ridge
 from fedran.core.solve.head import Head
 from fedran.core.solve.nystrom import sketch_ridge
 from fedran.core.solve.ridge import Ridge
-from fedran.core.summary import Summary
-from fedran.core.sums.aggregator import Aggregator
-from fedran.federation.protocol.identity import SiteKey, UploadId
+from fedran.core.sums.aggregator import Aggregator, Message
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
@@ -36,8 +37,8 @@ from fedran.federation.server.store.admission import (
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.forgetting import Forgotten, sign_record, to_forget
-from fedran.federation.server.store.schema import Waiting, describe_upload
-from fedran.federation.server.store.state import State, rebuild_state
+from fedran.federation.server.store.schema import Upload, Waiting, class_rows, describe_upload
+from fedran.federation.server.store.state import SUM, State
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,10 @@ def locked_store(
 
 
 class Store:
-    """An aggregator over the accepted uploads in a database, with snapshots in the same folder.
+    """The accepted uploads in a database, and the heads that follow from them.
 
-    An upload is checked completely, then written to the database and synced, then absorbed, then
-    acknowledged. A restart loads the newest snapshot and absorbs the uploads that follow it in
-    the database. The state is then bit for bit the same as without the restart.
+    An upload is checked completely, then written to the database and synced, then acknowledged. The
+    head after a restart is bit for bit the same as without it.
 
     One thread uses a store. Other processes may read its database, and write other tables, at any
     time: no transaction is open while an upload is checked or absorbed, however long that takes.
@@ -87,7 +87,7 @@ class Store:
             """Clients and tasks whose uploads were removed."""
             self.rejected = self.database.rejected()
             """Client, task and digest of uploads that a person rejected, with the reasons."""
-            self.state = self._rebuild()
+            self.state = State.load(settings, self.database)
         except BaseException:
             self.database.close()
             raise
@@ -106,22 +106,49 @@ class Store:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The fingerprint of the random features."""
+        """The fingerprint of uploads and heads."""
         return self.settings.features().fingerprint
 
     @property
     def aggregator(self) -> Aggregator:
-        """The sum of all accepted uploads."""
+        """The messages of all accepted uploads. Those that are not in memory yet are read."""
         return self.state.aggregator
 
     def solve(self) -> Head:
-        """The head over everything absorbed."""
-        return self.aggregator.solve(self.ridge)
+        """The head over everything accepted."""
+        head = self.aggregator.solve(self.ridge, landmarks=self.settings.support)
+        with self.tolerating_a_full_disk(SUM):  # a restart only takes longer
+            self.state.save_sum()
+        return head
+
+    def solve_without(self, uploads: Iterable[Upload], full: Head) -> Head | None:
+        """The head without some uploads; None if no class is left.
+
+        Of points, with the ridge of the ``full`` head: to choose it again takes several solves.
+        """
+        ridge = full.diagnosis.lam if self.settings.message == "points" else self.ridge
+        messages = map(self.database.message, uploads)  # one at a time in memory
+        support = self.settings.support
+        return self.aggregator.solve_without(messages, ridge, landmarks=support)
+
+    def solve_until(self, number: int) -> Head | None:
+        """The head over the uploads up to this number; None if none of them is left."""
+        later = {key for key, upload in self.state.uploads.items() if upload.number > number}
+        earlier = self.state.without(later)
+        if not earlier.classes:
+            return None
+        return earlier.aggregator.solve(self.ridge, landmarks=self.settings.support)
+
+    def solved_from(self) -> str:
+        """SHA-256 of all from which a head is solved."""
+        uploads = sorted((*u.key, u.digest) for u in self.state.uploads.values())
+        known = [__version__, self.fingerprint.hash, self.settings.support, uploads]
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     @property
     def ridge(self) -> Ridge | None:
         """The rule for the ridge that fits what sites send; None: the default one."""
-        M = self.aggregator.out_features
+        M = self.settings.out_features
         if self.settings.privacy == "dp":
             return noisy_ridge(self.aggregator.accounts, M)
         return None if self.key is None else sketch_ridge(M)
@@ -163,7 +190,7 @@ class Store:
         try:
             statement = self._open(arrival).statement
             key, digest = statement.key, statement.digest
-            if self.aggregator.absorbed.get(key) == digest:
+            if self.state.digest(key) == digest:
                 return arrival.receipt(Code.DUPLICATE)
             if (*key, digest) in self.rejected:
                 return arrival.receipt(Code.REJECTED, self.rejected[*key, digest])
@@ -223,14 +250,14 @@ class Store:
         with self.database.transaction():
             self.database.forget(found.tombstones)
             self.database.add_record(found.record)
-            self.database.new_epoch()
             self.database.set_outdated()
             count = len(found.tombstones)
             self.events.write_or_raise("forget", client=client, task=task, uploads=count)
         self.database.checkpoint()
         self.forgotten.update((t.client, t.task) for t in found.tombstones)
-        self.state = self._rebuild()
-        self.snapshot()
+        kept = {upload.key for upload in self.database.uploads()}
+        self.state = self.state.without(self.state.uploads.keys() - kept)
+        self.state.delete_sum()
         return found
 
     def _open(self, arrival: Arrival) -> Envelope:
@@ -241,40 +268,38 @@ class Store:
         if self.tasks is not None and task not in self.tasks:
             raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
         arrival.verified = True
-        check_fingerprint(envelope.statement, self.settings.upload_fingerprint)
+        check_fingerprint(envelope.statement, self.fingerprint)
         return envelope
 
-    def _check_content(self, arrival: Arrival) -> Summary | Mixture:
+    def _check_content(self, arrival: Arrival) -> Message:
         """Check an upload completely. A revision is checked against the state without the old one.
 
-        That state is rebuilt, which takes long. So whatever can be checked before is checked first.
+        Without it, summaries are added up anew, which takes long. So whatever can be checked before
+        is checked first.
         """
         assert arrival.envelope is not None
         statement, state = arrival.envelope.statement, self.state
         check_not_forgotten(statement, self.forgotten)
-        if statement.revision > state.revisions.get(statement.key, statement.revision):
-            empty = State.empty(self.settings).aggregator
-            check_message(arrival.envelope, self.settings, empty)
-            state = arrival.state = self._rebuild(without=statement.key)
-        check_not_covered(statement, state.aggregator.absorbed, state.covered)
-        return check_message(arrival.envelope, self.settings, state.aggregator)
+        older = state.uploads.get(statement.key)
+        if older is not None and statement.revision > older.revision:
+            check_message(arrival.envelope, self.settings, State(self.settings, self.database))
+            state = arrival.state = state.without({statement.key})
+        check_not_covered(statement, state.uploads, state.covered)
+        return check_message(arrival.envelope, self.settings, state)
 
     def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
-        """Write an upload and its event to disk, then absorb it."""
+        """Write an upload and its event to disk."""
         assert arrival.envelope is not None
         assert arrival.message is not None
         statement, message = arrival.envelope.statement, arrival.message
         with self.database.transaction():
             upload = self.database.add_upload(statement, message, arrival.blob)
             self.events.write_or_raise("upload", **arrival.event(receipt))
-        self.state = arrival.state or self.state
-        self.state.absorb(upload, message)
         if arrival.state is not None:
+            self.state = arrival.state
             self.database.checkpoint()  # the upload that was replaced is in no file any more
-        due = len(self.aggregator.absorbed) % self.settings.snapshot_every == 0
-        if due or arrival.state is not None:
-            with self.tolerating_a_full_disk("snapshot"):  # a restart only takes longer
-                self.snapshot()
+            self.state.delete_sum()
+        self.state.add(upload, message)
 
     @contextmanager
     def tolerating_a_full_disk(self, what: str) -> Iterator[None]:
@@ -283,15 +308,6 @@ class Store:
             yield
         except OSError as reason:
             log.error("%s not written: %s", what, reason)
-
-    def snapshot(self) -> None:
-        """Write the state to a file. It only makes a restart faster."""
-        self.state.save(self.folder)
-
-    def _rebuild(self, without: UploadId | None = None) -> State:
-        """The state of the accepted uploads, or of all but one."""
-        uploads = [u for u in self.database.uploads() if u.key != without]
-        return rebuild_state(self.database, uploads, self.folder, self.settings)
 
 
 @dataclass
@@ -304,7 +320,7 @@ class Arrival:
     released: bool = False
     """Whether it comes from quarantine."""
     envelope: Envelope | None = None
-    message: Summary | Mixture | None = None
+    message: Message | None = None
     """Only after every check."""
     state: State | None = None
     """For a revision: the state without the upload that it replaces."""
@@ -327,7 +343,7 @@ class Arrival:
             fields["released"] = True
         if self.message is not None and self.envelope is not None:
             fields["rows"] = self.message.accounts.n_rows
-            fields["classes"] = list(zip(self.message.classes, self.message.counts, strict=True))
+            fields["classes"] = class_rows(self.message)
             fields["members"] = len(self.envelope.statement.members)
             fields["revision"] = self.envelope.statement.revision
         return fields
