@@ -27,8 +27,8 @@ tasks = [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
 # %% [markdown]
 # ## What all sites agree on
 #
-# How rows are prepared. Its fingerprint travels with every message, and a server
-# refuses messages of other features.
+# How rows are prepared. Its fingerprint travels with every message, and a
+# server refuses messages of other features.
 
 # %%
 import fedran
@@ -82,9 +82,7 @@ print(f"expected by leave-one-out: {100 * head.diagnosis.accuracy:.1f} % right")
 from sklearn.linear_model import SGDClassifier
 
 pooled = fedran.Aggregator(fingerprint=phi.fingerprint)
-every_row = fedran.condense(
-    phi(X_train), y_train, fingerprint=phi.fingerprint
-)
+every_row = fedran.condense(phi(X_train), y_train, fingerprint=phi.fingerprint)
 pooled.absorb(every_row, client="all", task="all")
 best = 100 * np.mean(pooled.solve().predict(phi(X_test)) == y_test)
 print(f"all rows in one place: {best:.1f} % right")

@@ -114,9 +114,7 @@ print(data.X_train.shape, data.feature_kind, data.source["backbone"])
 # %%
 import fedran
 
-phi = fedran.KernelFeatures(
-    128, kind=data.feature_kind, source=data.source
-)
+phi = fedran.KernelFeatures(128, kind=data.feature_kind, source=data.source)
 server = fedran.Aggregator(fingerprint=phi.fingerprint)
 for site in range(3):
     Z, y = data.X_train[site::3], data.y_train[site::3]

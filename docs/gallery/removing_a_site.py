@@ -21,9 +21,7 @@ X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(
     X / 16, y, test_size=1 / 3, random_state=0
 )
-phi = fedran.KernelFeatures(
-    64, kind="hellinger", source="digits, pixels / 16"
-)
+phi = fedran.KernelFeatures(64, kind="hellinger", source="digits, pixels / 16")
 site_of_row = np.random.default_rng(0).choice(
     4, len(y_train), p=[0.2, 0.2, 0.2, 0.4]
 )
@@ -71,8 +69,7 @@ print(f"all sites: 3 is {before[3]:.0f} % right, 8 is {before[8]:.0f} % right")
 ridge = everyone.solve().diagnosis.lam
 for name, labels_of in everyone.what_others_say(ridge).items():
     shares = {
-        label: 100 * right / rows
-        for label, (rows, right) in labels_of.items()
+        label: 100 * right / rows for label, (rows, right) in labels_of.items()
     }
     worst = sorted(shares, key=shares.get)[:2]
     print(name, ", ".join(f"{d}: {shares[d]:.0f} % confirmed" for d in worst))

@@ -10,7 +10,6 @@ import pytest
 import fedran
 from fedran.backbones.export import to_torch
 
-
 LINEAR = ["relu", "cosine with bias", "hellinger", "cosine, not projected"]
 KERNEL = [
     f"{kind}{bias}, kernel" for kind in ("cosine", "hellinger") for bias in ("", " with bias")
@@ -56,7 +55,7 @@ def test_export_with_another_feature_map_is_refused(fitted):
     other, wrong = fedran.RandomFeatures(5, 8), fedran.KernelFeatures(5)
     if head.landmarks is not None:
         other, wrong = fedran.KernelFeatures(8), other
-    with pytest.raises(fedran.Refused, match="here and .* there"):
+    with pytest.raises(fedran.Refused, match=r"here and .* there"):
         to_torch(head, other)
     with pytest.raises(ValueError, match="phi makes 8 features"):
         to_torch(replace(head, fingerprint=None), other)

@@ -174,10 +174,11 @@ def to_onnx(
 
     Notes
     -----
-    The file has 4 M (d + C) bytes, where M is the number of random features or landmarks. Values that the feature map refuses are not refused by the
-    model: NaN, and negative values under ``kind="hellinger"``, give NaN scores. The label of such
-    a row is "", or -2^63 where labels are numbers. Rows are float32: a column whose mean is far
-    larger than its spread loses digits before it is scaled, so subtract a constant first.
+    The file has 4 M (d + C) bytes, where M is the number of random features or landmarks. Values
+    that the feature map refuses are not refused by the model: NaN, and negative values under
+    ``kind="hellinger"``, give NaN scores. The label of such a row is "", or -2^63 where labels are
+    numbers. Rows are float32: a column whose mean is far larger than its spread loses digits
+    before it is scaled, so subtract a constant first.
 
     Examples
     --------

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 

@@ -208,7 +208,7 @@ class Site:
     def rank(self, offer: Offer, n_rows: int, n_classes: int) -> int:
         """The rank of a summary: the largest that the budget and ``max_rank_share`` allow."""
         M, budget = offer.out_features, offer.budget_bytes
-        if (rank := plan(budget, out_features=M, n_classes=n_classes).rank) < 1:
+        if not (rank := plan(budget, out_features=M, n_classes=n_classes).rank):
             raise Refused("budget_bytes", f"room for the sums of {n_classes} classes", budget)
         return min(rank, max(1, int(self.settings.max_rank_share * n_rows)))
 
