@@ -87,10 +87,10 @@ def steps(heading):
 
 def message_way(*_):
     Z, y = np.random.default_rng(0).random((60, 8)), ["a", "b"] * 30
-    phi = fedran.RandomFeatures(8, 64)
-    summary = fedran.summarize(phi(Z), y, rank=4, fingerprint=phi.fingerprint)
-    server = fedran.Aggregator(out_features=64, fingerprint=phi.fingerprint)
-    server.absorb(fedran.decode(fedran.encode(summary)), client="a", task="b")
+    phi = fedran.KernelFeatures(8)
+    points = fedran.condense(phi(Z), y, group_size=2, fingerprint=phi.fingerprint)
+    server = fedran.Aggregator(fingerprint=phi.fingerprint)
+    server.absorb(fedran.decode(fedran.encode(points)), client="a", task="b")
     server.solve().predict(phi(Z))
 
 

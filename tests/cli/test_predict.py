@@ -285,13 +285,13 @@ def test_columns_are_put_in_the_order_of_the_scaler(tmp_path, cli):
 
 def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
     messages = pytest.importorskip("fedran.federation.protocol.messages")
-    offer = messages.Offer("trial", "may", 3, 64, "cosine", 0, "x", 20_000, columns=("a", "b", "c"))
+    offer = messages.Offer("trial", "may", 3, "cosine", "x", 20_000, columns=("a", "b", "c"))
     rng = np.random.default_rng(0)
     y = np.repeat(["cat", "dog"], 30)
     X = rng.normal(size=(60, 3)) + [0, 0, 5] * (y == "dog")[:, None]
     phi = offer.features()
-    agg = fedran.Aggregator(64, fingerprint=phi.fingerprint)
-    agg.absorb(fedran.summarize(phi(X), y, fingerprint=phi.fingerprint), client="a", task="t")
+    agg = fedran.Aggregator(fingerprint=phi.fingerprint)
+    agg.absorb(fedran.condense(phi(X), y, fingerprint=phi.fingerprint), client="a", task="t")
     fedran.save(agg.solve(), tmp_path / "head.fedran")
     expected = agg.solve().predict(phi(X)).tolist()
     (tmp_path / "offer.json").write_text(json.dumps(offer.fields()))

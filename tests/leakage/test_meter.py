@@ -67,7 +67,7 @@ def test_a_head_with_all_rows_as_landmarks_tells_them():
     found = leak_of(head(points(w)), w)
     assert found[SINGLE].value > 0.9 * found[SINGLE].tries == 0.9 * 120
     assert found[NEAREST].value > 0.99
-    assert found[HEADS].value > 0.6
+    assert found[HEADS].value > 0.5 + 2 * found[HEADS].error
     assert not found.cosines
     few = leak_of(head(points(w), landmarks=9), w)
     assert few[SINGLE].value == 0 < few[SINGLE].tries <= 9

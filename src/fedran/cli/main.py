@@ -23,13 +23,13 @@ OWN = {
         "Predict the labels of rows of features with a saved head.", "fedran.cli.predict"
     ),
     "plan": Command(
-        "Find the message for a byte budget, or the costs of a rank.", "fedran.cli.plan"
+        "Find the points for a byte budget, or the costs of a rank.", "fedran.cli.plan"
     ),
     "inspect": Command(
         "Show the content of a file: sizes, classes, accounts, fingerprint.", "fedran.cli.inspect"
     ),
     "leak": Command(
-        "Attack a message with the rows that it was made of, and show what the attacks find.",
+        "Attack a message or a head with rows that it was made of, and show what the attacks find.",
         "fedran.cli.leak",
     ),
     "federation": Command(

@@ -47,6 +47,8 @@ def plan(
     Says first whether every row fits. Otherwise recommends a group size and a step. With
     --out-features, also prints the largest rank of a summary that fits.
     """
+    if (budget is None) == (rank is None):
+        raise ValueError("give either --budget or --rank")
     p = fedran.plan(
         None if budget is None else parse_bytes(budget),
         in_features,

@@ -4,7 +4,7 @@ from fedran.cli.lazy import Command
 
 COMMANDS = {
     "demo": Command(
-        "Compare five methods on scikit-learn's digits. Takes some seconds.",
+        "Compare six methods on scikit-learn's digits. Takes some seconds.",
         "fedran_bench.cli.demo",
     ),
     "bench": Command(
