@@ -28,7 +28,6 @@ WRONG = {
         "fingerprint must be a Fingerprint, got NoneType; pass phi.fingerprint",
     ),
     "fingerprint": (lambda: fedran.Fingerprint("backbone"), "must be a mapping, got str"),
-    "batches": (lambda: fedran.Summarizer(H, 4), "out_features must be a positive integer"),
     "weights": (
         lambda: clf.fit(Z, y, sample_weight="balanced"),
         "sample_weight must hold 30 numbers, got str",

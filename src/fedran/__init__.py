@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedran.core.pseudo_labels import PseudoLabels, margin_labels
     from fedran.core.solve.head import Diagnosis, Head
     from fedran.core.solve.ridge import Ridge
-    from fedran.core.summarize import Summarizer, summarize
+    from fedran.core.summarize import summarize
     from fedran.core.summary import Summary
     from fedran.core.sums.accounts import Accounts
     from fedran.core.sums.aggregator import Aggregator
@@ -47,7 +47,6 @@ __all__ = [
     "RandomFeatures",
     "Refused",
     "Ridge",
-    "Summarizer",
     "Summary",
     "condense",
     "decode",
@@ -73,7 +72,7 @@ _MODULES = {
     "core.prepare": ("KernelFeatures",),
     "core.pseudo_labels": ("PseudoLabels", "margin_labels"),
     "core.solve.ridge": ("Ridge",),
-    "core.summarize": ("Summarizer", "summarize"),
+    "core.summarize": ("summarize",),
     "core.summary": ("Summary",),
     "estimator": ("FedRANClassifier",),
     "scaler": ("FederatedScaler",),

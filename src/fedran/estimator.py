@@ -339,7 +339,7 @@ class FedRANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[best]
 
-    def summary(self, rank: int | float | None = 256) -> Summary:
+    def summary(self, rank: int | None = 256) -> Summary:
         """A summary of the given rank of all rows seen, for example to send as an upload."""
         check_is_fitted(self, "classes_")
         if self._learned.class_sums.weights is not None:

