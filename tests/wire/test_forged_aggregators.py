@@ -66,6 +66,10 @@ STATE_DAMAGE = {
     "classes": ("state.classes", ["ant", 0, 1, 2, "bee"], "state.classes"),
     "fewer classes": ("state.classes", ["ant"], "state.counts"),
     "accounts": ("state.accounts.energy", -1.0, "state.accounts.energy"),
+    "energy of other rows": ("state.accounts.energy", 1e9, "state.accounts.energy"),
+    "cut of other rows": ("state.accounts.cut", 1e9, "state.accounts.energy"),
+    "too few rows": ("state.accounts.n_rows", 2, "state.accounts"),
+    "too many parts": ("state.accounts.parts", 10**6, "state.accounts"),
     "no state": ("state", None, "state"),
     "older version": ("version", "1.0", "older fedran"),
 }

@@ -67,6 +67,7 @@ def test_a_missing_field_of_a_head_is_refused(path):
         put("weights_scale", [INF, 1.0, 1.0]),
         put("weights_scale", [1e308, 1.0, 1.0]),
         put("weights_scale", [1e40, 1.0, 1.0]),
+        put("weights_scale", [1e36, 1.0, 1.0]),
         put("weights_scale", [1.0]),
         put("weights", np.full((3, 16), NAN)),
         put("weights", np.full((3, 16), INF)),

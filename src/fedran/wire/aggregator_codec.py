@@ -17,6 +17,8 @@ from fedran.wire.container import Container, Tensor, pack
 from fedran.wire.validation import Header, Limits, plain_accounts
 
 Dtype = Literal["float32", "float64"]
+SLACK = 1e-3
+"""Of the energy: what rounding of a float32 sum over many messages may change."""
 
 
 def encode_aggregator(aggregator: Aggregator) -> bytes:
@@ -148,4 +150,26 @@ def _read_sum(
             raise Refused(name, "finite values", "NaN or infinity")
     if "gram" in arrays:
         arrays["gram"] = unpack_lower(arrays["gram"], M)
+    _check_accounts(values, arrays)
     return values, arrays
+
+
+def _check_accounts(values: dict[str, Any], arrays: dict[str, Any]) -> None:
+    """Refuse accounts that no sum of valid summaries has: each of theirs holds for the total."""
+    acc, counts, sums = values["accounts"], values["counts"], arrays["class_sums"]
+    rows, energy, slack = acc["n_rows"], acc["energy"], SLACK * acc["energy"]
+    if sum(counts) > rows or not min(rows, 1) <= acc["parts"] <= rows:
+        expected = f"at least {sum(counts)} rows, and 1 to n_rows parts"
+        raise Refused("state.accounts", expected, f"{rows} rows and {acc['parts']} parts")
+    held = arrays[values["form"]]
+    with np.errstate(over="ignore"):
+        between = float(np.sum(np.sum(sums**2, axis=1) / np.asarray(counts, dtype=np.float64)))
+        if values["form"] == "stack":
+            trace = float(np.sum(held.astype(np.float64) ** 2))
+        else:
+            trace = float(np.trace(held, dtype=np.float64))
+    if between > energy + slack or not abs(trace + acc["cut"] - energy) <= slack:
+        expected = f"trace + cut = {trace + acc['cut']:.6g}, and enough for the class sums"
+        raise Refused("state.accounts.energy", expected, f"{energy:.6g}")
+    if acc["eps_G"] < (acc["cut"] - slack) / len(held):
+        raise Refused("state.accounts.eps_G", "at least cut / M", acc["eps_G"])

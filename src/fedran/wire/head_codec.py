@@ -20,6 +20,8 @@ from fedran.wire.validation import Limits, plain_calibration
 
 WEIGHT_BYTES = 20
 """Bytes per weight that decoding a head allocates."""
+MOST_WEIGHT = 1e30
+"""Kernel values and random features of unit rows give finite scores with them."""
 MOST_SCALE = 4.0
 """Rows of unit norm have squared distances of at most that."""
 HEADER_ROOM = 2**16
@@ -113,8 +115,9 @@ def decode_head(message: Container, limits: Limits) -> Head:
         raise Refused("weights_scale", "finite, positive values", "others")
     with np.errstate(over="ignore", invalid="ignore"):
         weights = _weights(stored, scale)
-    if not np.all(np.isfinite(weights)):
-        raise Refused("weights", "finite values within float32", "NaN, infinity or larger")
+    if not np.sum(np.abs(weights), axis=1, dtype=np.float64).max() <= MOST_WEIGHT:
+        expected = f"at most {MOST_WEIGHT:g} per class in all, so that scores are finite"
+        raise Refused("weights", expected, "NaN, infinity or more")
     section = header.section("diagnosis")
     numbers: dict[str, Any] = {
         f.name: section.number(f.name)
