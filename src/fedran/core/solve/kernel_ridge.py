@@ -128,7 +128,7 @@ class KernelSolution:
     norm: float
     """Largest eigenvalue of the matrix that was factorised, without the ridge."""
     effective_rank: float
-    residual: float
+    residual: float = math.nan
     """Of the linear system that was solved, over the norm of its right-hand side."""
 
 
@@ -155,7 +155,8 @@ def solve_points(
         assert ridge is not None
         return by_landmarks(points, most, scale, ridge)
     ridges = RIDGES if ridge is None else (ridge,)
-    return best(points, by_all_points(points, scale, ridges, dtype))
+    found = best(points, by_all_points(points, scale, ridges, dtype))
+    return replace(found, residual=residual_of(points, found))
 
 
 def best(points: Labelled, found: Iterable[KernelSolution]) -> KernelSolution:
@@ -278,53 +279,53 @@ def by_all_points(
     points, n = replace(points, X=on_grid(points.X)), len(points)
     dtype = "float64" if n <= SEARCHED else dtype
     tested = spread_points(points, min(1.0, LEFT_OUT / n))
+    K = full_matrix(points, scale, dtype)
+    norm, spread = spectral_norm(K), effective_rank(K)
     for ridge in ridges:
+        route = f"kernel of all points, Cholesky in {dtype}"
         try:
-            found, used = solve_all(points, scale, ridge, dtype, tested), dtype
+            once = ridge == ridges[-1]  # all N^2 numbers of a large kernel are needed once only
+            alpha, left_out = solve_all(points, K if once else symmetric(K), ridge, tested)
         except np.linalg.LinAlgError:
             if dtype == "float64":
                 raise
-            found, used = solve_all(points, scale, ridge, "float64", tested), "float64"
-        tried = "" if used == dtype else f"Cholesky in {dtype} failed; "
-        yield replace(found, route=f"{tried}kernel of all points, Cholesky in {used}")
+            wide = full_matrix(points, scale, "float64")
+            alpha, left_out = solve_all(points, wide, ridge, tested)
+            route = f"Cholesky in {dtype} failed; kernel of all points, Cholesky in float64"
+        yield KernelSolution(points.X, alpha, scale, ridge, left_out, route, norm, spread)
 
 
 def solve_all(
-    points: Labelled, scale: float, ridge: float, dtype: str, tested: NDArray[Any]
-) -> KernelSolution:
-    """One ridge, with every point as support; ``tested`` are left out one by one."""
-    xp = namespace(points.X)
-    K, n = full_matrix(points, scale, dtype), len(points)
-    norm, spread = spectral_norm(K), effective_rank(K)
-    every, inverse = xp.arange(n), cast(like(ridge / points.weights, K), dtype)
-    K[every, every] += inverse
+    points: Labelled, K: Float[Array, "n n"], ridge: float, tested: NDArray[Any]
+) -> tuple[Float64[Array, "n C"], LeftOut]:
+    """The weights for one ridge, in place of K; ``tested`` are left out one by one."""
+    xp, n = namespace(K), len(points)
+    K[xp.arange(n), xp.arange(n)] += xp.astype(like(ridge / points.weights, K), K.dtype)
     L = cholesky(K)
-    Y = cast(points.indicators(K), dtype)
+    Y = xp.astype(points.indicators(K), K.dtype)
     alpha = solve_lower(L, solve_lower(L, Y), transposed=True)
     diagonals = np.empty(len(tested))
     for part in blocks(len(tested), n, 8):
-        unit = np.zeros((n, len(tested[part])), dtype=dtype)
+        unit = np.zeros((n, len(tested[part])), dtype=np.float32)
         unit[tested[part], np.arange(unit.shape[1])] = 1.0
-        columns = solve_lower(L, like(unit, K))
+        columns = solve_lower(L, xp.astype(like(unit, K), K.dtype))
         diagonals[part] = to_numpy(xp.sum(columns * columns, axis=0))
     said = np.eye(points.n_classes)[points.codes[tested]]
     said -= to_numpy(alpha)[tested] / diagonals[:, None]
-    residual = _residual(points, scale, alpha, inverse, Y)
-    return KernelSolution(
-        points.X, cast(alpha, "float64"), scale, ridge, LeftOut(tested, said),
-        "", norm, spread, residual,
-    )  # fmt: skip
+    return cast(alpha, "float64"), LeftOut(tested, said)
 
 
-def _residual(points: Labelled, scale: float, alpha: Array, inverse: Array, Y: Array) -> float:
-    """||Y - (K + diag(inverse)) alpha|| / ||Y||, one block of K at a time."""
-    X, total = cast(points.X, str(alpha.dtype).rpartition(".")[2]), 0.0
-    xp = namespace(X)
-    squares, counts = xp.sum(X * X, axis=1), xp.astype(like(points.counts, X), X.dtype)
-    exact = diagonal(squares, counts, scale) - xp.exp((squares - 1) / scale) + inverse
+def residual_of(points: Labelled, found: KernelSolution) -> float:
+    """||Y - (K + ridge diag(1 / w)) alpha|| / ||Y||, one block of K at a time."""
+    dtype = "float64" if found.route.endswith("float64") else "float32"
+    X, alpha = cast(found.support, dtype), cast(found.alpha, dtype)
+    xp, Y, total = namespace(X), cast(points.indicators(X), dtype), 0.0
+    squares, counts = xp.sum(X * X, axis=1), cast(like(points.counts, X), dtype)
+    inverse = cast(like(found.ridge / points.weights, X), dtype)
+    exact = diagonal(squares, counts, found.scale) - xp.exp((squares - 1) / found.scale) + inverse
     for rows in blocks(len(points), len(points), 8):
-        left = Y[rows] - matmul(kernel(X[rows], X, scale), alpha) - exact[rows, None] * alpha[rows]
-        total += frobenius(left) ** 2
+        K = kernel(X[rows], X, found.scale)
+        total += frobenius(Y[rows] - matmul(K, alpha) - exact[rows, None] * alpha[rows]) ** 2
     return float(total**0.5 / max(frobenius(Y), 1e-30))
 
 
