@@ -15,7 +15,7 @@ from fedran.federation.server.store.store import Store
 
 M, D = 48, 6
 PHI = fedran.KernelFeatures(D, source="test")
-SETTINGS = ServerSettings("trial", D, source="test")
+SETTINGS = ServerSettings("trial", D, source="test", trusted=True)
 RANDOM = fedran.RandomFeatures(D, M, "relu", seed=0, source="test")
 SUMMARIES = {"message": "summary", "out_features": M, "kind": "relu"}
 """Settings of a federation of summaries."""

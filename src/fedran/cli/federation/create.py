@@ -98,6 +98,14 @@ def init(
             "--features."
         ),
     ] = None,
+    trusted: Annotated[
+        bool,
+        typer.Option(
+            "--trusted",
+            help="A class counts that one site alone has sent. Otherwise it waits for a second "
+            "site. Default with sites on this machine.",
+        ),
+    ] = False,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
     from fedran.federation.ops.scaffold import DeclaredFeatures, id_of_folder, make_federation
@@ -129,6 +137,7 @@ def init(
         privacy=privacy,
         classes=ordered(parse_label(part) for part in parts if part),
         epsilon=epsilon,
+        **({"trusted": True} if trusted else {}),
     )
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
     if made:

@@ -23,14 +23,13 @@ from fedran.core.labels import Label, canonical
 from fedran.core.points import Points
 from fedran.core.solve.head import Head
 from fedran.data.rows import Rows, read_rows
-from fedran.federation.protocol.class_counts import Counts, count_correct
+from fedran.federation.protocol.class_counts import Counts, count_correct, is_right
 from fedran.federation.protocol.limits import MAX_HEADS
-from fedran.federation.protocol.messages import Offer, read_labels
+from fedran.federation.protocol.messages import Offer
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import NAME_LABEL, SiteSettings
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode
-from fedran.wire.validation import Header
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,9 @@ class HeldOutRows:
         """Counts for every head in a message of the server."""
         if not 0 < len(blobs) <= MAX_HEADS:
             raise Refused("heads", f"1 to {MAX_HEADS} heads", len(blobs))
-        earlier, tested = (read_labels(Header(dict(fields)), k) for k in ("earlier", "tested"))
+        first = str(fields.get("first"))
+        if first not in blobs:
+            raise Refused("first", "the digest of a head in the message", first)
         heads = {name: decode(blob, Head) for name, blob in blobs.items()}
         for head in heads.values():
             require_same(offer.fingerprint, head.fingerprint, "site and head")
@@ -78,10 +79,11 @@ class HeldOutRows:
                 scores[name].append(to_numpy(head.scores(H)))
         if not y:
             raise Refused("validation", "validation rows for the features of the offer", "none")
-        return {
-            name: count_correct(np.concatenate(found), heads[name].classes, y, earlier, tested)
+        right = {
+            name: is_right(np.concatenate(found), heads[name].classes, y)
             for name, found in scores.items()
         }
+        return {name: count_correct(found, right[first], y) for name, found in right.items()}
 
     def _mapped(self, site: Site, offer: Offer) -> Iterator[tuple[Any, list[Label]]]:
         """What the feature map makes of the rows, with their labels, one block after the other."""

@@ -28,7 +28,6 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.limits import BATCH_ROWS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Offer, open_envelope, require_same_source, seal
-from fedran.federation.protocol.receipts import Code
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.pseudo_labels import (
     MappedRows,
@@ -112,9 +111,6 @@ class Site:
             raise
         require_listed(data.y, offer)
         if answer is not None and correctable and self._same_rows(offer, data):
-            if answer.code == Code.REJECTED:
-                expected = "other rows than those of the rejected upload"
-                raise Refused("rows", expected, "the same", hint="correct the data of this task")
             return found or b""
         revision = 0 if found is None else open_envelope(found, FILE_LIMITS).statement.revision
         return self._make(offer, data, revision)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.private.noisy_sums import mean_row
 from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import Statement, UploadId, cohort_name
+from fedran.federation.protocol.identity import Statement, cohort_name
 from fedran.federation.protocol.limits import MAX_SITES
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, Receipt
@@ -73,7 +73,7 @@ def next_number(store: Store, task: str, at_least: int = 1) -> int:
     numbers = json.loads(store.database.fact("attempts") or "{}")
     held = store.database
     used = [charge.attempt for charge in held.ledger() if charge.task == task]
-    for known in (held.uploads(), held.quarantine().values(), held.tombstones()):
+    for known in (held.uploads(), held.tombstones()):
         used += [found.sum_number for found in known if found.task == task]
     numbers[task] = max([at_least, *(number + 1 for number in (numbers.get(task, 0), *used))])
     store.database.set_fact("attempts", json.dumps(numbers))
@@ -94,12 +94,6 @@ def task_before(store: Store, task: str) -> bytes:
     if not isinstance(summary, Summary):
         return b""
     return encode_aware_omega(summary, columns, zlib.crc32(task.encode()))
-
-
-def members_in_quarantine(store: Store) -> set[UploadId]:
-    """Members of sums that wait for a person."""
-    waiting = (w for w in store.database.quarantine().values() if w.sum_number)
-    return {member for w in waiting for member in store.database.opened(w).statement.members}
 
 
 def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Receipt:

@@ -45,7 +45,6 @@ from fedran.federation.secure.server.budget import charge, over_budget
 from fedran.federation.secure.server.cohorts import (
     make_attempt,
     make_content,
-    members_in_quarantine,
     next_number,
     receive_sum,
     task_before,
@@ -76,7 +75,6 @@ class SecureRound(Round):
         """Node -> sums and stages about which it was asked."""
         self.attempts: dict[str, int] = {}
         """Task -> attempts that were opened in this run."""
-        self.in_quarantine = members_in_quarantine(self.store)
         self.decided = self._decisions()
         self.started: set[str] = set()
         """Tasks whose open attempt has a limit of time in this run."""
@@ -164,7 +162,6 @@ class SecureRound(Round):
                 found[charged.task].update(dict.fromkeys(charged.sites, Code.CONFLICT))
         for code, keys in (
             (Code.FORGOTTEN, self.store.forgotten),
-            (Code.QUARANTINED, self.in_quarantine),
             (Code.DUPLICATE, self.store.state.covered.keys()),
         ):
             for client, task in keys:
@@ -199,7 +196,7 @@ class SecureRound(Round):
                 if (opened.attempt, opened.content) != (attempt, content):
                     self.sums.fail(task, "the server's settings have changed")
             elif of_members := decided.keys() & opened.state.answered(Stage.ADVERTISE):
-                if {decided[site] for site in of_members} <= {Code.DUPLICATE, Code.QUARANTINED}:
+                if {decided[site] for site in of_members} <= {Code.DUPLICATE}:
                     self.sums.forget(task)  # the server was killed after the store had it
                 else:
                     self.sums.fail(task, "the rows of a member were forgotten")
@@ -300,8 +297,6 @@ class SecureRound(Round):
         attempt, members = opened.attempt, opened.state.survivors
         receipt = receive_sum(self.store, opened, total)
         self.sums.forget(attempt.task)
-        if receipt.code == Code.QUARANTINED:
-            self.in_quarantine |= {(member, attempt.task) for member in members}
         if not receipt.settled:  # the members have revealed it, so another attempt is no remedy
             self.attempts[attempt.task] = MAX_ATTEMPTS
         digest = hashlib.sha256(attempt.info("receipt")).hexdigest()
