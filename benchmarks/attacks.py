@@ -94,7 +94,9 @@ class World:
             seed=setting.seed,
         )
         self.tasks = [list(task.classes) for task in stream.tasks]
-        self.rows = {(k, t): r for t, task in enumerate(stream.tasks) for k, r in enumerate(task.rows)}
+        self.rows = {
+            (k, t): r for t, task in enumerate(stream.tasks) for k, r in enumerate(task.rows)
+        }
         self.labels = {}
         rng = np.random.default_rng(setting.seed + 1)
         for (k, t), rows in sorted(self.rows.items(), key=lambda item: item[0][::-1]):
@@ -108,9 +110,7 @@ class World:
         """The message about some rows, each of them ``times`` times; None without a group."""
         if not len(rows):
             return None
-        points = fedran.condense(
-            self.phi(self.X[rows]), list(labels), 5, 5, self.phi.fingerprint
-        )
+        points = fedran.condense(self.phi(self.X[rows]), list(labels), 5, 5, self.phi.fingerprint)
         return replace(points, counts=points.counts * times) if points.classes else None
 
     def accuracy(self, head: fedran.Head | None, classes: Sequence[Any] = ()) -> float:
@@ -146,8 +146,13 @@ Forge = Callable[[World, int, int], "fedran.Points | None"]
 
 
 def send(
-    world: World, store: Store, task: int, forge: Forge | None = None, liars: Sequence[int] = (),
-    *, first: bool = False,
+    world: World,
+    store: Store,
+    task: int,
+    forge: Forge | None = None,
+    liars: Sequence[int] = (),
+    *,
+    first: bool = False,
 ) -> None:
     """Send what all sites say about a task, liars last or first."""
     sites = sorted(range(world.setting.sites), key=lambda k: (k in liars) != first)
@@ -298,17 +303,13 @@ def attack(world: World, forge: Forge, liars: Sequence[int], first: bool, check:
     """The cells of a row: accuracies, who is named, and whether ``forget`` heals."""
     T = len(world.tasks)
     lied = {
-        (k, c)
-        for k in liars
-        for t in range(T)
-        for c, n in _wrong(world, forge, k, t).items()
-        if n
+        (k, c) for k in liars for t in range(T) for c, n in _wrong(world, forge, k, t).items() if n
     }
     with world.store() as store:
         for task in range(T):
             send(world, store, task, forge, liars, first=first)
             if task in (T // 2, T - 1):
-                blob, digest = update_head(store, world.validation, f"task-{task + 1}")
+                blob, _ = update_head(store, world.validation, f"task-{task + 1}")
         aside = judged(store)["set_aside"]
         waits = [(a["client"], a["label"]) for a in aside if a["waits"]]
         named = [(a["client"], a["label"], a["evidence"]) for a in aside if not a["waits"]]
@@ -318,12 +319,14 @@ def attack(world: World, forge: Forge, liars: Sequence[int], first: bool, check:
         head = fedran.decode(blob) if blob else None
         classes = truth.classes if truth else ()
         figures = [world.accuracy(h, classes) for h in (every, head, truth)]
-        told = Counter(f"{c}{'' if label is None else f' class {label}'}: {e}" for c, label, e in named)
+        told = Counter(
+            f"{c}{'' if label is None else f' class {label}'}: {e}" for c, label, e in named
+        )
         healed = ""
         if check and named:
             for client in {client for client, *_ in named}:
                 store.forget(client, None, "operator", SiteKey.generate())
-            _, digest = update_head(store, world.validation, "forget")
+            update_head(store, world.validation, "forget")
             served = (store.folder / "head.fedran").read_bytes()
             gone = {client for client, *_ in named}
             with world.store() as other:
@@ -355,7 +358,9 @@ def _wrong(world: World, forge: Forge, site: int, task: int) -> Counter[Any]:
     if forged.rows_per_class().keys() <= known.keys():
         means = {c: _of(honest, c) for c in known}
         return Counter({c: 1 for c in rows if not np.array_equal(means[c], _of(forged, c))})
-    return Counter({c: 1 for c in rows if c not in known or not np.array_equal(_of(honest, c), _of(forged, c))})
+    return Counter(
+        {c: 1 for c in rows if c not in known or not np.array_equal(_of(honest, c), _of(forged, c))}
+    )
 
 
 def _of(points: fedran.Points, label: Any) -> Any:
@@ -378,15 +383,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=NAMES)
     chosen = parser.parse_args().only
-    names = [chosen] if chosen else [n for n in NAMES if n == "digits" or "FEDRAN_DATA" in os.environ]
+    names = (
+        [chosen] if chosen else [n for n in NAMES if n == "digits" or "FEDRAN_DATA" in os.environ]
+    )
     lines, start = [], time.monotonic()
 
     def note(line: str) -> None:
         lines.append(line)
         print(f"{(time.monotonic() - start) / 60:.0f} min", line, flush=True)
 
-    note("| data | beta | sites | label noise | validation rows per class | streams | rounds | "
-         "false alarms | largest loss | classes that wait |")
+    note(
+        "| data | beta | sites | label noise | validation rows per class | streams | rounds | "
+        "false alarms | largest loss | classes that wait |"
+    )
     note("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     details: list[str] = []
     for name in names:
@@ -395,12 +404,16 @@ def main() -> None:
             for setting in settings:
                 honest_stream(setting, found)
             details += [f"{name}, beta {beta}, {sites} sites: {alarm}" for alarm in found.alarms]
-            note(f"| {dataset_title(name)} | {beta} | {sites} | {noise:.0%} | {rows or '-'} | "
-                 f"{len(settings)} | {found.rounds} | {len(found.alarms)} | {found.worst:.1f} | "
-                 f"{np.mean(found.waiting):.0%} |")
+            note(
+                f"| {dataset_title(name)} | {beta} | {sites} | {noise:.0%} | {rows or '-'} | "
+                f"{len(settings)} | {found.rounds} | {len(found.alarms)} | {found.worst:.1f} | "
+                f"{np.mean(found.waiting):.0%} |"
+            )
     honest_lines, lines = lines, []
-    note("| data, beta | validation rows per class | attack | everything | served | without the lies "
-         "| lost | named | classes that wait | after `forget` |")
+    note(
+        "| data, beta | validation rows per class | attack | everything | served "
+        "| without the lies | lost | named | classes that wait | after `forget` |"
+    )
     note("|---|---:|---|---:|---:|---:|---:|---|---:|---|")
     for name in names:
         for beta in (0.1, 0.5) if name != "cifar100-efficientnet_lite0" else (0.1,):
@@ -408,7 +421,9 @@ def main() -> None:
                 world = World(Setting(name, beta, 5, 0.0, rows, seed=1))
                 for title, forge, liars, first in ATTACKS:
                     who = [4, 3][:liars]
-                    cells = attack(world, forge, who, first, check=name == "digits" or title == "flip")
+                    cells = attack(
+                        world, forge, who, first, check=name == "digits" or title == "flip"
+                    )
                     head = f"{dataset_title(name)}, {beta}"
                     note(f"| {head} | {rows or '-'} | {title} | " + " | ".join(cells) + " |")
     if not chosen:

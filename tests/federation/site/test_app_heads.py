@@ -78,14 +78,15 @@ def test_a_site_counts_how_many_of_its_validation_rows_a_head_labels_correctly(p
     place.file.write_text(place.file.read_text() + 'validation = "held-out.npz"\n')
     assert sorted(call(answer_offer, asked())[0]["validated"]) == [0, 1, 2]
     heads = heads_of(place, "may", "june")
-    said = {"earlier": [0, 1, 2], "tested": [0, 1, 2]}
+    said = {"heads": list(heads), "first": "may"}
     fields, _ = call(validate_heads, make_record(said, heads))
     assert (fields["told"], set(fields["counts"])) == ("", {"may", "june"})
+    first = fedran.decode(heads["may"]).predict(PHI(X)) == rare
     for name, blob in heads.items():
         right = fedran.decode(blob).predict(PHI(X)) == rare
-        for label, rows, correct, fair in fields["counts"][name]:
+        for label, rows, correct, gained in fields["counts"][name]:
             assert (rows, correct) == ((rare == label).sum(), right[rare == label].sum())
-            assert fair == correct
+            assert gained == sum((right & ~first)[rare == label])
     assert {line[0] for line in fields["counts"]["may"]} == {0, 1, 2}
 
 
@@ -103,14 +104,16 @@ def test_a_site_counts_on_rows_that_it_held_out_of_its_uploads(place):
         path.unlink()
     held = [fedran.decode(blob) for blob in place.outbox.held_out()]
     assert [points.rows_per_class() for points in held] == [{0: 5, 1: 5, 2: 5}] * 2
-    said = {"earlier": [0, 1, 2], "tested": [0, 1, 2]}
+    said = {"heads": list(heads), "first": "may"}
     fields, _ = call(validate_heads, make_record(said, heads))
     for name, blob in heads.items():
         head = fedran.decode(blob)
         right = sum(
             np.bincount(p.codes[head.predict(p.means) == p.codes], minlength=3) for p in held
         )
-        assert fields["counts"][name] == [[c, 10, right[c], right[c]] for c in range(3)]
+        assert [line[:3] for line in fields["counts"][name]] == [
+            [c, 10, right[c]] for c in range(3)
+        ]
     place.file.write_text(place.file.read_text() + "hold_out = 0\n")
     assert "validated" not in call(answer_offer, asked())[0]
 

@@ -19,7 +19,7 @@ from fedran.federation.protocol.limits import MAX_COLUMN_NAMES
 from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.secure.masking.contribution import Content
 from fedran.federation.secure.site.participant import make_contribution
-from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site.held_out_rows import HeldOutRows
 from fedran.federation.site.settings import SitePaths
@@ -112,7 +112,7 @@ def test_validation_rows_are_put_in_the_same_order(make):
     settings = ServerSettings("trial", 6, source="test", columns=list(NAMES), validation="v.csv")
     assert ValidationSet.load(paths.folder, settings).accuracy(head) == right / len(y)
     found = HeldOutRows.load(paths.folder, site.settings, site.outbox)
-    fields = {"earlier": [], "tested": [0, 1, 2]}
+    fields = {"first": "head"}
     counts = found.test(site, LISTED, {"head": fedran.encode(head)}, fields)["head"]
     assert sum(int(c.correct) for c in counts.values()) == right
 

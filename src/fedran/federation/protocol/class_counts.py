@@ -50,7 +50,8 @@ def count_correct(right: NDArray[np.bool_], first: NDArray[np.bool_], y: Sequenc
     >>> count_correct(np.array([True, True]), np.array([True, False]), ["a", "a"])["a"]
     Count(rows=2, correct=2, gained=1)
     """
-    labels = {label: i for i, label in enumerate(dict.fromkeys(y)) if label is not None}
+    known = [label for label in dict.fromkeys(y) if label is not None]
+    labels = {label: i for i, label in enumerate(known)}
     code = np.array([labels.get(label, -1) for label in y], dtype=np.int64)
     every = np.ones(len(code), dtype=bool)
     rows, correct, gained = (

@@ -129,6 +129,15 @@ class Test(NamedTuple):
         """
         return self.usual + MORE_WRONG * (1 - self.usual)
 
+    @property
+    def part(self) -> Part:
+        """What it is about."""
+        return self.client, self.label
+
+    def set_aside(self) -> SetAside:
+        """The part, with this test as the evidence against it."""
+        return SetAside(*self.part, "points", self.wrong, self.asked, self.usual)
+
 
 def judge(
     store: Store, validation: Validation | None, before: Iterable[SetAside] = ()
@@ -201,31 +210,34 @@ def _tests(opinions: Opinions, found: Collection[Part]) -> list[Test]:
     return tests
 
 
-def _contradicted(tests: Sequence[Test], client: str) -> dict[Label | None, Test]:
-    return {
-        t.label: t
-        for t in tests
-        if t.client == client and is_beyond_chance(t.wrong, t.asked, t.share, len(tests))
-    }
+def _blamed(tests: Sequence[Test], site: Test, known: Collection[Label | None]) -> Test | None:
+    """What the others contradict of a site: one class, if that explains it, else the site.
+
+    ``known`` are classes of it that are set aside already, which are not part of ``site``.
+    """
+
+    def is_contradicted(wrong: int, asked: int, share: float) -> bool:
+        return is_beyond_chance(wrong, asked, share, len(tests))
+
+    mine = [t for t in tests if t.client == site.client and t.label is not None]
+    against = [t for t in mine if is_contradicted(t.wrong, t.asked, t.share)]
+    new = [t for t in against if t.label not in known]
+    if len(new) == 1 and not known:
+        (one,) = new
+        if not is_contradicted(site.wrong - one.wrong, site.asked - one.asked, site.share):
+            return one
+    return site if new or is_contradicted(site.wrong, site.asked, site.share) else None
 
 
 def _most_contradicted(
     tests: Sequence[Test], found: Collection[Part], trusted: Collection[str]
 ) -> SetAside | None:
-    """The part to set aside of the site with the largest share of contradicted points.
-
-    It is one class, if the others contradict only one, and otherwise the site.
-    """
+    """The part to set aside of the site with the largest share of contradicted points."""
     for site in sorted((t for t in tests if t.label is None), key=lambda t: -t.wrong / t.asked):
-        if (site.client, None) in found or site.client in trusted:
-            continue
-        against = _contradicted(tests, site.client)
-        known = {label for client, label in found if client == site.client}
-        if against.keys() <= known:
-            continue
-        several = None in against or len(against.keys() | known) > 1
-        test = site if several else next(iter(against.values()))
-        return SetAside(test.client, test.label, "points", test.wrong, test.asked, test.usual)
+        if (site.client, None) not in found and site.client not in trusted:
+            known = {label for client, label in found if client == site.client}
+            if (test := _blamed(tests, site, known)) is not None:
+                return test.set_aside()
     return None
 
 
@@ -235,18 +247,19 @@ def _still_contradicted(
     """What was set aside, as the sites that are left say it; what they confirm counts again."""
     kept = {}
     for aside in found.values():
-        against = _contradicted(tests, aside.client)
-        if aside.evidence == "points" and aside.label is None and len(against) == 1:
-            (test,) = against.values()
-        elif aside.evidence == "points" and aside.label in against:
-            test = against[aside.label]
-        elif aside.evidence == "points" and (aside.label is not None or not against):
-            continue
+        test: Test | None
+        for test in tests:
+            if test.part == aside.part and aside.evidence == "points":
+                if aside.label is None:
+                    test = _blamed(tests, test, ())
+                elif not is_beyond_chance(test.wrong, test.asked, test.share, len(tests)):
+                    test = None
+                if test is not None:
+                    kept[test.part] = test.set_aside()
+                break
         else:
-            kept[aside.part] = aside
-            continue
-        again = SetAside(test.client, test.label, "points", test.wrong, test.asked, test.usual)
-        kept[again.part] = again
+            if aside.evidence == "rows":
+                kept[aside.part] = aside
     return kept
 
 

@@ -59,6 +59,7 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
                 size=len(blob),
                 accuracy=accuracy,
                 seconds=round(seconds, 3),
+                last_upload=store.pinned.get("last_upload"),
             )
     with store.tolerating_a_full_disk(JUDGED):
         _note(store, before, found, head, digest)

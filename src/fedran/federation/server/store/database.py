@@ -236,10 +236,12 @@ class Database(SqliteFile):
         size: int,
         accuracy: float | None,
         seconds: float,
+        last_upload: int | None = None,
     ) -> None:
-        """Note that a head was solved from all uploads that are accepted now."""
+        """Note that a head was solved, by default from all uploads that are accepted now."""
         with self.transaction():
-            number, last, at = self.next("heads"), self.next("uploads") - 1, time.time()
+            number, at = self.next("heads"), time.time()
+            last = self.next("uploads") - 1 if last_upload is None else last_upload
             head = SolvedHead(number, at, task, digest, classes, size, accuracy, seconds, last)
             self._put_entry("heads", head)
 
