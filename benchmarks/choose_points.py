@@ -1,12 +1,14 @@
 """Choose the constants of points and kernel heads on held-out training rows.
 
     FEDRAN_DATA=... python benchmarks/choose_points.py measure [--device cuda] [--only TEXT]
+                                                               [--rows 10000]
     python benchmarks/choose_points.py fit
 
 A fifth of the training rows of every class is held out. The rest is divided among tasks and clients
 as in the reported streams, with other seeds. Every client sends its message in every task, and the
 server solves once from all of them. ``measure`` writes the accuracy on the held-out rows and by
-leave-one-out to results/points_constants.ndjson, and ``fit`` writes the tables.
+leave-one-out to results/points_constants.ndjson, and ``fit`` writes the tables. All points of
+40,000 rows as support take a GPU; ``--rows`` takes a part of the rows of each class instead.
 """
 
 from __future__ import annotations
@@ -73,18 +75,21 @@ class Case:
     ridge: float | None = None
     shrinkage: float | None = None
     """Of the within-class covariance, in its mean eigenvalues; None: no metric."""
+    rows: int | None = None
+    """Training rows that are used; None: all."""
 
     @property
-    def message(self) -> tuple[str, int, int, int, float]:
+    def message(self) -> tuple[str, int, int, int, float, int | None]:
         """What the clients send."""
-        return self.dataset, self.seed, self.group_size, self.min_group, self.step
+        return self.dataset, self.seed, self.group_size, self.min_group, self.step, self.rows
 
 
-def cases(dataset: str) -> Iterator[Case]:
+def cases(dataset: str, most: int | None = None) -> Iterator[Case]:
     """Every case of a dataset. Cases with the same message follow each other."""
-    large = len(training_rows(dataset)[1]) > LARGE
+    n = len(training_rows(dataset)[1])
+    large = n > LARGE
     for seed in STREAM_SEEDS[: 1 if large else 2]:
-        every = Case(dataset, seed)
+        every = Case(dataset, seed, rows=most if most is not None and n > most else None)
         supports = [replace(every, landmarks=4096), every] if large else [every]
         yield from supports
         yield from (replace(c, factor=f) for c in supports for f in FACTORS)
@@ -110,9 +115,12 @@ def steps(size: int, least: int) -> tuple[float, ...]:
 
 
 @functools.cache
-def federation(dataset: str, seed: int) -> tuple[Any, ...]:
+def federation(dataset: str, seed: int, most: int | None) -> tuple[Any, ...]:
     """Prepared rows and labels of every client and task; held-out rows and their labels."""
     X, y = training_rows(dataset)
+    if most is not None:
+        used = split(y, most / len(y))[1]
+        X, y = X[used], y[used]
     kind, tasks = DATASETS[dataset]
     rows = fedran.KernelFeatures(X.shape[1], kind=kind)(X)
     train, held_out = split(y)
@@ -121,12 +129,12 @@ def federation(dataset: str, seed: int) -> tuple[Any, ...]:
     return parts, rows[held_out], y[held_out]
 
 
-def sent(message: tuple[str, int, int, int, float]) -> tuple[int, Points]:
+def sent(message: tuple[str, int, int, int, float, int | None]) -> tuple[int, Points]:
     """The bytes of the largest upload, and the points of all uploads as the server decodes them."""
-    dataset, seed, size, least, step = message
+    dataset, seed, size, least, step, most = message
     blobs = [
         fedran.encode(condense(X, y.tolist(), size, least), step=step)
-        for X, y in federation(dataset, seed)[0]
+        for X, y in federation(dataset, seed, most)[0]
     ]
     return max(map(len, blobs)), join([fedran.decode(blob, Points) for blob in blobs])
 
@@ -207,7 +215,7 @@ def in_metric(X: Any, M: Any) -> Any:
 
 def accuracy(case: Case, largest: int, points: Points, device: str | None) -> Line:
     """What the server's head gets right, and what it says itself."""
-    _, X, y = federation(case.dataset, case.seed)
+    _, X, y = federation(case.dataset, case.seed, case.rows)
     if case.shrinkage is not None:
         M = metric(points, case.shrinkage)
         X, points = in_metric(X, M), replace(points, means=in_metric(points.means, M))
@@ -233,9 +241,8 @@ def accuracy(case: Case, largest: int, points: Points, device: str | None) -> Li
 def measure(lines: Lines, args: argparse.Namespace) -> None:
     """Messages are made by other processes while the server solves."""
     wanted = [name for name in DATASETS if any(text in name for text in args.only.split(","))]
-    todo = [
-        c for c in dict.fromkeys(itertools.chain(*map(cases, wanted))) if not lines.has(asdict(c))
-    ]
+    found = itertools.chain.from_iterable(cases(name, args.rows) for name in wanted)
+    todo = [c for c in dict.fromkeys(found) if not lines.has(asdict(c))]
     workers = args.workers or max(1, (os.cpu_count() or 2) - 2)
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=one_thread) as pool:
         made: dict[Any, Future[tuple[int, Points]]] = {}
@@ -267,10 +274,12 @@ def fit(lines: list[Line]) -> str:
     """All tables, one row per dataset."""
     made = "; ".join(sorted({f"{x['date']}, {x['device'] or 'CPU'}" for x in lines}))
     large = {x["dataset"] for x in lines if x["landmarks"]}
+    rows = {x["dataset"]: x["rows"] for x in lines if x.get("rows")}
 
     def cell(dataset: str, changes: Line, *shown: str) -> str:
         """Means over the streams of one case."""
-        case = {k: v for k, v in asdict(replace(Case(dataset), **changes)).items() if k != "seed"}
+        case = {k: v for k, v in asdict(replace(Case(dataset), **changes)).items()}
+        del case["seed"], case["rows"]
         found = [x for x in lines if case.items() <= x.items()]
         means = {what: float(np.mean([x[what] for x in found])) for what in shown if found}
         shown = (f"{m:.2g}" if what == "MiB" else f"{m:.2f}" for what, m in means.items())
@@ -289,7 +298,8 @@ def fit(lines: list[Line]) -> str:
                 for changes in columns.values()
             ]
             if any(c != "-" for c in cells) and (name in large or not with_landmarks):
-                yield f"| {dataset_title(name)} | {' | '.join(cells)} |"
+                title = dataset_title(name) + (f" ({rows[name]:,} rows)" if name in rows else "")
+                yield f"| {title} | {' | '.join(cells)} |"
 
     def swept(setting: str, values: Sequence[float]) -> dict[str, Line]:
         return {f"{v:g}": {setting: v} for v in values}
@@ -336,5 +346,9 @@ def fit(lines: list[Line]) -> str:
 
 
 if __name__ == "__main__":
-    options = {"device": {"default": None}, "workers": {"type": int, "default": 0}}
+    options = {
+        "device": {"default": None},
+        "rows": {"type": int, "default": None},
+        "workers": {"type": int, "default": 0},
+    }
     main(__doc__, "points_constants", measure, fit, **options)
