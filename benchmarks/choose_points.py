@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -32,7 +33,7 @@ import fedran
 from choosing import Line, Lines, main, split, training_rows
 from fedran.core._linalg.arrays import like, to_device, to_numpy
 from fedran.core.points import Points, condense, join
-from fedran.core.solve import kernel_ridge
+from fedran.core.solve import kernel_ridge, landmarks
 from fedran.data.catalogue import dataset_title
 from fedran_bench.streams import make_stream
 
@@ -71,7 +72,7 @@ class Case:
     support: str = "ward"
     """How landmarks are made: ``ward``, ``kmeans`` or ``random`` (points)."""
     factor: float = kernel_ridge.SCALE_FACTOR
-    grid: float = kernel_ridge.GRID
+    grid: float = landmarks.GRID
     ridge: float | None = None
     shrinkage: float | None = None
     """Of the within-class covariance, in its mean eigenvalues; None: no metric."""
@@ -168,7 +169,7 @@ def kmeans_means(points: kernel_ridge.Labelled, most: int) -> Any:
     return like(np.concatenate(found), points.X)
 
 
-SUPPORTS = {"ward": kernel_ridge.landmarks, "kmeans": kmeans_means, "random": random_points}
+SUPPORTS = {"ward": landmarks.landmarks, "kmeans": kmeans_means, "random": random_points}
 
 
 made_before: dict[Any, np.ndarray] = {}
@@ -179,21 +180,18 @@ made_before: dict[Any, np.ndarray] = {}
 def constants(case: Case) -> Iterator[None]:
     """The solver with the constants of a case."""
 
-    def landmarks(points: kernel_ridge.Labelled, most: int) -> Any:
+    def made(points: kernel_ridge.Labelled, most: int) -> Any:
         key = case.message, case.shrinkage, case.support, most, len(points)
         if key not in made_before:
             made_before[key] = to_numpy(SUPPORTS[case.support](points, most))
         return like(made_before[key], points.X)
 
-    names = {"SCALE_FACTOR": case.factor, "GRID": case.grid, "landmarks": landmarks}
-    before = {name: getattr(kernel_ridge, name) for name in names}
-    try:
-        for name, value in names.items():
-            setattr(kernel_ridge, name, value)
+    with (
+        patch.object(kernel_ridge, "SCALE_FACTOR", case.factor),
+        patch.object(landmarks, "GRID", case.grid),
+        patch.object(kernel_ridge, "landmarks", made),
+    ):
         yield
-    finally:
-        for name, value in before.items():
-            setattr(kernel_ridge, name, value)
 
 
 def metric(points: Points, shrinkage: float) -> np.ndarray:
@@ -278,7 +276,7 @@ def fit(lines: list[Line]) -> str:
 
     def cell(dataset: str, changes: Line, *shown: str) -> str:
         """Means over the streams of one case."""
-        case = {k: v for k, v in asdict(replace(Case(dataset), **changes)).items()}
+        case = asdict(replace(Case(dataset), **changes))
         del case["seed"], case["rows"]
         found = [x for x in lines if case.items() <= x.items()]
         means = {what: float(np.mean([x[what] for x in found])) for what in shown if found}
