@@ -33,7 +33,8 @@ import fedran
 from choosing import Line, Lines, main, split, training_rows
 from fedran.core._linalg.arrays import like, to_device, to_numpy
 from fedran.core.points import Points, condense, join
-from fedran.core.solve import kernel_ridge, landmarks
+from fedran.core.solve import kernel_ridge
+from fedran.core.solve.landmarks import GRID, landmarks
 from fedran.data.catalogue import dataset_title
 from fedran_bench.streams import make_stream
 
@@ -72,7 +73,7 @@ class Case:
     support: str = "ward"
     """How landmarks are made: ``ward``, ``kmeans`` or ``random`` (points)."""
     factor: float = kernel_ridge.SCALE_FACTOR
-    grid: float = landmarks.GRID
+    grid: float = GRID
     ridge: float | None = None
     shrinkage: float | None = None
     """Of the within-class covariance, in its mean eigenvalues; None: no metric."""
@@ -169,7 +170,7 @@ def kmeans_means(points: kernel_ridge.Labelled, most: int) -> Any:
     return like(np.concatenate(found), points.X)
 
 
-SUPPORTS = {"ward": landmarks.landmarks, "kmeans": kmeans_means, "random": random_points}
+SUPPORTS = {"ward": landmarks, "kmeans": kmeans_means, "random": random_points}
 
 
 made_before: dict[Any, np.ndarray] = {}
@@ -188,7 +189,7 @@ def constants(case: Case) -> Iterator[None]:
 
     with (
         patch.object(kernel_ridge, "SCALE_FACTOR", case.factor),
-        patch.object(landmarks, "GRID", case.grid),
+        patch("fedran.core.solve.landmarks.GRID", case.grid),
         patch.object(kernel_ridge, "landmarks", made),
     ):
         yield
