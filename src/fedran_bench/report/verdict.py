@@ -36,8 +36,8 @@ MESSAGES = {"fedran-points": POINTS, "fedran": SUMS}
 """Methods whose messages come in several sizes."""
 
 NAMED = (
-    *("fedran-points", "fedran-paper", "stsa", "afl", "fedcgs", "gh-ofl-lda", "fedpft", "fedncm"),
-    *("loranpac", "ranpac", "send-features-8bit", "send-images"),
+    *("fedran-points", "fedran-paper", "stsa", "afl", "klda", "deepafl", "fedncm", "loranpac"),
+    *("send-features-8bit", "send-images"),
 )
 """Methods that readers look for. Figures and short tables name them besides the leaders."""
 
