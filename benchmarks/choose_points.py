@@ -96,6 +96,9 @@ def cases(dataset: str, most: int | None = None) -> Iterator[Case]:
         every = Case(dataset, seed, rows=most if most is not None and n > most else None)
         few = LANDMARKS if every.rows is None else [m // 4 for m in LANDMARKS]
         supports = [replace(every, landmarks=few[1]), every] if large else [every]
+        if every.rows is not None:
+            yield from fewer(every, few[1])
+            continue
         yield from supports
         yield from (replace(c, factor=f) for c in supports for f in FACTORS)
         yield from (replace(c, grid=g) for c in supports for g in GRIDS)
@@ -111,6 +114,18 @@ def cases(dataset: str, most: int | None = None) -> Iterator[Case]:
             if size == 5:
                 yield from (replace(grouped, factor=f) for f in FACTORS)
                 yield from (replace(grouped, ridge=r) for r in kernel_ridge.RIDGES)
+
+
+def fewer(every: Case, landmarks: int) -> Iterator[Case]:
+    """The cases of a dataset of which a part of the rows is used: those that decide a constant."""
+    five = replace(every, group_size=5)
+    least = replace(five, min_group=5)
+    for case in (least, five, every):
+        yield from (replace(case, factor=f) for f in FACTORS)
+    yield from (replace(five, step=s) for s in STEPS)
+    yield from (replace(every, landmarks=landmarks, support=s) for s in SUPPORTS)
+    yield from (replace(every, grid=g) for g in GRIDS)
+    yield from (replace(every, step=s) for s in STEPS)
 
 
 def steps(size: int, least: int) -> tuple[float, ...]:
