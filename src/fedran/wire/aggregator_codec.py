@@ -112,7 +112,7 @@ def _read_points(message: Container, ledger: dict[Key, str], limits: Limits) -> 
 
 
 def _write_sum(aggregator: Aggregator) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    values, arrays = aggregator.state()
+    values, arrays = aggregator.sums.state()
     tensors: dict[str, Tensor] = dict(arrays)
     if "gram" in arrays:
         tensors["gram"] = pack_lower(arrays["gram"])
