@@ -14,7 +14,7 @@ from fedran.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Triple
 from fedran.backbones.text import text_backbone
 from fedran.core.errors import MissingExtra, nearest, printable
 
-FORMS = (EFFICIENTNET, "vit:FILE_OR_FOLDER", "hf:NAME_OR_FOLDER", "onnx:FILE")
+FORMS = (EFFICIENTNET, "vit:FILE", "hf:NAME_OR_FOLDER", "onnx:FILE")
 SUFFIXES = {".onnx": "onnx", ".safetensors": "vit"}
 """Files that say by their suffix which form they have."""
 FILES = ("vit:", "hf:", "onnx:")
