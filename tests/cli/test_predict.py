@@ -196,10 +196,14 @@ def test_rejected_rows_have_no_label(made, cli):
     expected = head.predict(H, reject=0.3)
     unknown = sum(label is None for label in expected)
     assert unknown > 0
-    assert (code, f'80 labels in {target}, "don\'t know" for {unknown} of them' in out) == (0, True)
+    assert (code, f'80 labels in {target}, "don\'t know" for {unknown} of them,' in out) == (
+        0,
+        True,
+    )
     found = table(target.read_text())
     assert [line["label"] for line in found] == ["" if v is None else v for v in expected]
     assert [line["row"] for line in found] == [str(i) for i in range(80)]
+    assert [line["dont_know"] for line in found] == ["yes" * (v is None) for v in expected]
 
 
 def test_parquet_files_are_read_or_the_extra_is_named(made, cli, monkeypatch):
