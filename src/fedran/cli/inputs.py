@@ -90,9 +90,8 @@ def load_items(
             raise ValueError(f"{option} is for texts in a file ({kinds}), got {printable(source)}")
     images = load_images(source, values)
     if images.skipped:
-        n = sum(images.skipped.values())
-        kinds = shortened([f"{k} {printable(kind, 40)}" for kind, k in images.skipped.items()], 8)
-        say(f"{n} {'file is' if n == 1 else 'files are'} no images and skipped: {kinds}")
+        kinds = shortened([f"{n} {printable(kind, 40)}" for kind, n in images.skipped.items()], 8)
+        say(f"skipped, as no images: {kinds}")
     return images
 
 

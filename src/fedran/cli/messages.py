@@ -201,7 +201,8 @@ def solve(
     size, said = fedran.save(head, path), head.diagnosis
     typer.echo(
         f"{printable(str(path))}: {human_bytes(size)}, {len(head.classes)} classes from "
-        f"{said.n_rows:,} rows in {len(server.absorbed)} messages, ridge {said.lam:.3g}"
+        f"{said.n_rows:,} rows, {len(server.absorbed)} of {len(messages)} messages; "
+        f"ridge {said.lam:.3g}"
     )
     if said.accuracy is not None:
         typer.echo(f"{said.accuracy:.1%} of the rows are right when each is left out")
