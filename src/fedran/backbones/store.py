@@ -63,6 +63,7 @@ def extract(
     """
     source = source_of(items, backbone)
     if out is None:
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         slug = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{items.name}-{backbone.kind}")
         out = Path(folder) / f"{slug}-{_key(source)[:8]}.npz"
     path = _writable(out)
