@@ -56,7 +56,9 @@ def test_four_commands_lead_from_folders_of_images_to_labels(run, cli, model, tm
     for site in ("a", "b"):
         run(f"features {site} --backbone {model}")
         run(f"condense {site}-mean.npz --out {site}.fedran")
-    assert "3 classes from 20 rows, 2 of 2 messages" in run("solve a.fedran b.fedran --out h.fedran")
+    assert "3 classes from 20 rows, 2 of 2 messages" in run(
+        "solve a.fedran b.fedran --out h.fedran"
+    )
     run(f"predict h.fedran new --backbone {model} --out labels.csv")
     found = table("labels.csv")
     assert [line["file"] for line in found] == ["new0.png", "new1.png", "new2.png"]

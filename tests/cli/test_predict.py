@@ -239,10 +239,10 @@ def test_a_head_of_scaled_rows_needs_its_scaler(tmp_path, cli):
     assert (code, err) == (0, "")
     assert out.splitlines() == clf.predict(X).tolist()
     for more, words in [
-        ((), "the FederatedScaler that its rows were scaled with, got none; name the file"),
+        ((), "the scaler that its rows were scaled with, got none; name its JSON file"),
         (("--scaler", str(tmp_path / "other.json")), "expected that of the head"),
         (("--scaler", str(tmp_path / "none.json")), "no such file"),
-        (("--scaler", files[1]), "expected the text of FederatedScaler.to_json"),
+        (("--scaler", files[1]), "expected a scaler as JSON"),
     ]:
         code, out, err = cli("predict", *files, *more)
         assert (code, out, words in err, err.count("\n")) == (2, "", True, 1), err

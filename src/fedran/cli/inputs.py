@@ -32,6 +32,7 @@ from fedran.data.rows import Rows, column_order
 from fedran.data.texts import COLUMN, LINES, is_text, load_texts
 from fedran.wire.files import require_file
 
+SCALER = "a scaler as JSON, which the method to_json writes"
 OVERWRITE = typer.Option("--overwrite", help="Replace files that exist.")
 RANGE = typer.Option(
     "--range",
@@ -147,9 +148,9 @@ def require_labelled(path: Path, rows: Rows, width: int | None) -> None:
 def read_scaler(path: Path) -> fedran.FederatedScaler:
     """The scaler whose ``to_json`` is the text of a file."""
     try:
-        text = require_file(path, "the text of FederatedScaler.to_json").read_text("utf-8")
-    except UnicodeDecodeError as reason:
-        raise Refused(str(path), "the text of FederatedScaler.to_json", str(reason)) from None
+        text = require_file(path, SCALER).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise Refused(str(path), SCALER, "another file") from None
     return fedran.FederatedScaler.from_json(text)
 
 

@@ -41,7 +41,7 @@ ROWS = typer.Argument(help="Features, as `fedran features` wrote them, or a tabl
 OUT = typer.Option(metavar="FILE.fedran", help="The message to write (default: ROWS.fedran).")
 COLUMN = typer.Option(metavar="COLUMN", help="The column of labels in a table.")
 KIND = typer.Option(help="cosine or hellinger (default: as the features say, else cosine).")
-SCALER = typer.Option(help="The text of FederatedScaler.to_json: scale the columns of a table.")
+SCALER = typer.Option(help="A scaler as JSON, which scales the columns of a table.")
 
 
 class Labelled(NamedTuple):

@@ -103,7 +103,7 @@ def predict(
     ] = None,
     scaler: Annotated[
         Path | None,
-        typer.Option(help="The text of FederatedScaler.to_json, for a head of scaled rows."),
+        typer.Option(help="The scaler as JSON, for a head of scaled rows."),
     ] = None,
     offer: Annotated[
         Path | None,
@@ -127,7 +127,7 @@ def predict(
     try:
         require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
     except Refused as reason:
-        hint = "name the file of the scaler's to_json with --scaler"
+        hint = "name its JSON file with --scaler"
         raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, hint) from None
     if rows.is_dir() or rows.suffix.lower() == LINES or backbone is not None:
         given = _extracted(rows, found.fingerprint, backbone, device, column, label)

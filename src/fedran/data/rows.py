@@ -238,8 +238,8 @@ def _read_csv(
                     raise _no_number(line, names[j], got) from None
                 for name, j in others.items():
                     columns[name].append(cells[j])
-    except (UnicodeDecodeError, csv.Error) as reason:
-        raise Refused(path.name, "a CSV file in UTF-8", type(reason).__name__) from None
+    except (UnicodeDecodeError, csv.Error):
+        raise Refused(path.name, "a CSV file in UTF-8", "other bytes") from None
     X = np.frombuffer(values).reshape(-1, len(kept)) if kept else np.empty((0, 0))
     return Table(X, () if names == numbers else tuple(names[j] for j in kept), columns)
 
@@ -256,7 +256,7 @@ def _read_parquet(
         table = parquet.read_table(path)
     except (arrow.ArrowException, OSError) as reason:
         log.info("%s: %s", path, reason)
-        raise Refused(path.name, "a Parquet file", type(reason).__name__) from None
+        raise Refused(path.name, "a Parquet file", "a damaged or other file") from None
     names = table.column_names
     first = [column[0].as_py() for column in table.columns] if len(table) else []
     kept, others = _split_columns(path, names, first, apart, hint, optional, features)

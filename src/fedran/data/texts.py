@@ -55,8 +55,8 @@ def load_texts(path: Path, column: str = COLUMN, label: str | None = None) -> It
     else:
         try:
             texts = path.read_text("utf-8-sig").splitlines()
-        except UnicodeDecodeError as reason:
-            raise Refused(path.name, "text in UTF-8", type(reason).__name__) from None
+        except UnicodeDecodeError:
+            raise Refused(path.name, "text in UTF-8", "another encoding") from None
     empty = [i for i, text in enumerate(texts) if not isinstance(text, str) or not text.strip()]
     if empty or not texts:
         got = f"none in row {empty[0] + 1}" if empty else "no row"
