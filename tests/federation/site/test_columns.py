@@ -21,7 +21,6 @@ from fedran.federation.secure.masking.contribution import Content
 from fedran.federation.secure.site.participant import make_contribution
 from fedran.federation.server.head.gate import ValidationSet
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.site.held_out_rows import HeldOutRows
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.source import FunctionSource
 from fedran.federation.site.upload import Site
@@ -46,7 +45,7 @@ def make(tmp_path):
         folder = tmp_path / name
         (folder / "data").mkdir(parents=True)
         key.save(folder / "site.key")
-        lines = 'federation = "trial"\nclient = "site-1"\nfolder = "data"\nvalidation = "v.csv"\n'
+        lines = 'federation = "trial"\nclient = "site-1"\nfolder = "data"\n'
         (folder / "site.toml").write_text(lines)
         path = folder / "data" / f"may{suffix}"
         frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path, index=False)
@@ -75,8 +74,8 @@ def test_columns_in_any_order_make_the_same_upload(base, suffix, make):
     unlisted = open_envelope(make(table(shuffled()), suffix, "c")[0].prepare(base)).upload
     assert fedran.decode(unlisted).fingerprint != fedran.decode(other).fingerprint
     offer = replace(SUMMARY, columns=NAMES, kind="cosine", privacy="secure")
-    content = Content((0, 1, 2), 0, "", 0, 3, 1000)
-    ordered, other = (make_contribution(site, offer, content, b"") for site in sites)
+    content = Content((0, 1, 2), 0, 0, 3, 1000)
+    ordered, other = (make_contribution(site, offer, content) for site in sites)
     np.testing.assert_array_equal(ordered, other)
 
 
@@ -111,10 +110,6 @@ def test_validation_rows_are_put_in_the_same_order(make):
     assert right > 50
     settings = ServerSettings("trial", 6, source="test", columns=list(NAMES), validation="v.csv")
     assert ValidationSet.load(paths.folder, settings).accuracy(head) == right / len(y)
-    found = HeldOutRows.load(paths.folder, site.settings, site.outbox)
-    fields = {"earlier": [], "tested": [0, 1, 2]}
-    counts = found.test(site, LISTED, {"head": fedran.encode(head)}, fields)["head"]
-    assert sum(int(c.correct) for c in counts.values()) == right
 
 
 def test_check_names_unscaled_columns(make, caplog):

@@ -31,12 +31,9 @@ MAX_MESSAGES = 100  # replies of a node in one run: months of late uploads
 FIRST_PROGRESS = 5.0  # seconds until the first line about missing sites: most have answered
 PROGRESS_SECONDS = 30.0  # between two such lines: a log that can still be read
 MAX_ATTEMPTS = 3  # at one secure sum in a run: a later run may try again
-MAX_AHEAD = 100  # attempts of which a site may know more, as after a restore
-MAX_LATE = 20  # earlier tasks whose missing sums are asked for: the newest ones
 
 # Sites
-FIRST_WAIT_SECONDS = 60.0  # until a refused upload is sent again; doubles up to ...
-LONGEST_WAIT_SECONDS = 86400.0  # ... a day: by then somebody may have changed a setting
+RESEND_SECONDS = 3600.0  # until a refused upload is sent again: somebody may change a setting
 MESSAGE_BYTES = 16 * 2**20  # of envelopes in one message: the server asks for the rest
 MAX_CONTENTS = 10  # requests per task that a site answers: each tells whether rows fit
 BATCH_ROWS = 512  # whose random features are made at a time where memory is short
@@ -53,6 +50,7 @@ MAX_SETTLED = 5000  # uploads that a site names as arrived: the newest
 MAX_SUMS = 1_000_000  # largest number of a secure sum of a task
 MAX_ATTEMPT_NUMBER = 10**9  # largest number of an attempt at a sum
 MAX_REVISION = 1000  # times that a site replaces one upload
+MAX_HOURLY_REVISIONS = 20  # of all uploads of a site: each may cost seconds of processor time
 MAX_MEMBERS = 10_000  # of a secure sum, in its envelope
 MAX_GROUP_SIZE = 10**6  # rows per group of points
 MAX_ROWS = 10**9  # of a site, or of one of its classes
