@@ -19,9 +19,10 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import require_same
 from fedran.core.labels import Label, encode_labels
 from fedran.core.points import Points
+from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.data.rows import Rows
-from fedran.federation.protocol.class_counts import Counts, count_correct
+from fedran.federation.protocol.class_counts import Counts, calibration_of, count_correct
 from fedran.federation.protocol.limits import MAX_HEADS
 from fedran.federation.protocol.messages import Offer, read_labels
 from fedran.federation.site.outbox import Outbox
@@ -56,8 +57,8 @@ def held_points(outbox: Outbox, share: float) -> list[Points]:
 
 def count_held_out(
     held: Sequence[Points], offer: Offer, blobs: Mapping[str, bytes], fields: Mapping[str, Any]
-) -> dict[str, Counts]:
-    """Counts for every head in a message of the server."""
+) -> tuple[dict[str, Counts], dict[str, Calibration]]:
+    """Counts, and histograms of scores, for every head in a message of the server."""
     if not 0 < len(blobs) <= MAX_HEADS:
         raise Refused("heads", f"1 to {MAX_HEADS} heads", len(blobs))
     earlier, tested = (read_labels(Header(dict(fields)), k) for k in ("earlier", "tested"))
@@ -69,7 +70,9 @@ def count_held_out(
         raise Refused("validation", "validation rows for the features of the offer", "none")
     rows = np.concatenate([points.means for points in fitting])
     y: list[Label] = [points.classes[code] for points in fitting for code in points.codes]
-    return {
-        name: count_correct(to_numpy(head.scores(rows)), head.classes, y, earlier, tested)
-        for name, head in heads.items()
-    }
+    counts, histograms = {}, {}
+    for name, head in heads.items():
+        found = to_numpy(head.scores(rows))
+        counts[name] = count_correct(found, head.classes, y, earlier, tested)
+        histograms[name] = calibration_of(found, head.classes, y)
+    return counts, histograms
