@@ -1,6 +1,7 @@
 """Tables with named columns at sites: the server's list decides their order."""
 
 import json
+import math
 import random
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.limits import MAX_COLUMN_NAMES
 from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.protocol.ranges import check_ranges, proposed_ranges, unusual_columns
 from fedran.federation.secure.masking.contribution import Content
 from fedran.federation.secure.site.participant import make_contribution
 from fedran.federation.server.head.gate import ValidationSet
@@ -121,6 +123,43 @@ def test_check_names_unscaled_columns(make, caplog):
         assert "'weight'" in warning.text
     site.prepare(OFFER)
     assert "'weight'" in caplog.text
+
+
+RANGES = (("age", -1.0, 3.0), ("*", -1.0, 4.0))
+
+
+def test_rows_that_were_prepared_in_another_way_are_a_warning_that_names_the_columns(make, caplog):
+    offer = replace(LISTED, ranges=RANGES)
+    assert Offer.read(json.loads(json.dumps(offer.fields()))) == offer
+    assert offer.fingerprint == LISTED.fingerprint
+    for name, change, named in (
+        ("same", lambda frame: frame, ()),
+        ("cents", lambda frame: frame.assign(age=100 * frame["age"]), ("'age' has",)),
+        ("scaled", lambda frame: frame.assign(age=frame["age"] / 255), ("'age' has",)),
+        ("all", lambda frame: frame.assign(**(100 * frame[list(NAMES)])), ("'age'", "every")),
+    ):
+        site, paths = make(change(table(shuffled())), name=name)
+        caplog.clear()
+        site.prepare(offer)
+        findings = [f.text for f in check_rows(paths, "may", offer) if f.level == "warning"]
+        for text in (caplog.text, " ".join(findings)):
+            assert [words in text for words in ("'age' has", "every column has")] == [
+                any(n in words for n in named) for words in ("'age' has", "every column has")
+            ], name
+
+
+def test_ranges_are_proposed_from_a_table_of_the_owner_and_checked():
+    X = table()[list(NAMES)].to_numpy()
+    for names in (NAMES, ()):
+        found = proposed_ranges(X, names)
+        assert list(found) == (list(names) or ["*"])
+        settings = ServerSettings("trial", 6, source="test", columns=list(NAMES), ranges=found)
+        ranges = settings.offer("may").ranges
+        assert unusual_columns(X[::2], NAMES, ranges) == ""
+        assert unusual_columns(X - 5, NAMES, ranges) != ""
+    for wrong in ({"age": [1, 0]}, {"age": 3}, {"age": [0, math.nan]}, {"age": ["0", 1]}):
+        with pytest.raises(Refused, match="ranges"):
+            check_ranges(wrong)
 
 
 def test_the_list_travels_with_the_offer_and_is_part_of_the_fingerprint():

@@ -84,6 +84,7 @@ SETTLE_SECONDS = 5.0  # after which a SuperNode that the server does not admit h
 LEFTOVER_SECONDS = 5.0  # for the SuperLink of a killed supervisor to end
 HEALTHY_SECONDS = 30.0  # that a program ran: its next restart is quick again
 MAX_RESTART_DELAY = 60.0  # between restarts: Flower refuses a crashed node for a minute
+ASK_SECONDS = 3600.0  # between two runs that ask all sites what they have revised
 LONGEST_WAIT_UPDATES = 8  # until a node that took no head is asked again: 2, 4, then this
 MAX_RUNS = 4  # of a task in Flower until it counts as failed
 EXTRA_SECONDS = 900.0  # beyond a task's deadline: to start, wait for a run, solve and send

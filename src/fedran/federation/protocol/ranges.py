@@ -28,15 +28,17 @@ OUTSIDE, NARROW = 0.2, 0.1
 sites that have some classes only, and of z-scored rows among positive ones half are outside."""
 
 
-def check_ranges(given: Mapping[str, Any] | Sequence[Any]) -> Ranges:
+def check_ranges(given: object) -> Ranges:
     """Ranges of a table of settings or of an offer.
 
     >>> check_ranges({"age": [0, 120]})
     (('age', 0.0, 120.0),)
     """
-    lines = [(k, *v) for k, v in given.items()] if isinstance(given, Mapping) else given
-    if len(lines) > MAX_COLUMNS:
-        raise Refused("ranges", f"at most {MAX_COLUMNS:,} columns", len(lines))
+    lines = given
+    if isinstance(given, Mapping):
+        lines = [(k, *v) if isinstance(v, (list, tuple)) else (k, v) for k, v in given.items()]
+    if not isinstance(lines, (list, tuple)) or len(lines) > MAX_COLUMNS:
+        raise Refused("ranges", f"a range for each of at most {MAX_COLUMNS:,} columns", "others")
     for line in lines:
         good = isinstance(line, (list, tuple)) and len(line) == 3 and isinstance(line[0], str)
         numbers = line[1:] if good else ()

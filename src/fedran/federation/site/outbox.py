@@ -66,7 +66,7 @@ class Outbox:
         else:
             self._path(task, "held").unlink(missing_ok=True)
         write_atomically(self._path(task, "envelope"), blob)
-        note = json.dumps({"made_from": made_from})
+        note = json.dumps({"made_from": made_from, "revision": envelope.statement.revision})
         write_atomically(self._path(task, "note"), note.encode())
         return blob
 
@@ -75,7 +75,7 @@ class Outbox:
         return (self._path(task, "held").read_bytes() for task in self._tasks("held"))
 
     def note(self, task: str) -> dict[str, Any]:
-        """What the upload of a task was ``made_from``; may be empty."""
+        """What the upload of a task was ``made_from``, and its ``revision``; may be empty."""
         return read_json_object(self._path(task, "note"))
 
     def settle(self, receipt: Receipt) -> None:
