@@ -1,12 +1,14 @@
 """Choose the constants of points and kernel heads on held-out training rows.
 
     FEDRAN_DATA=... python benchmarks/choose_points.py measure [--device cuda] [--only TEXT]
+                                                               [--rows 10000]
     python benchmarks/choose_points.py fit
 
 A fifth of the training rows of every class is held out. The rest is divided among tasks and clients
 as in the reported streams, with other seeds. Every client sends its message in every task, and the
 server solves once from all of them. ``measure`` writes the accuracy on the held-out rows and by
-leave-one-out to results/points_constants.ndjson, and ``fit`` writes the tables.
+leave-one-out to results/points_constants.ndjson, and ``fit`` writes the tables. All points of
+40,000 rows as support take a GPU; ``--rows`` takes a part of the rows of each class instead.
 """
 
 from __future__ import annotations
@@ -23,14 +25,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import fedran
 from choosing import Line, Lines, main, split, training_rows
+from fedran.core._linalg import ward
 from fedran.core._linalg.arrays import like, to_device, to_numpy
 from fedran.core.points import Points, condense, join
 from fedran.core.solve import kernel_ridge
+from fedran.core.solve.landmarks import GRID, landmarks
 from fedran.data.catalogue import dataset_title
 from fedran_bench.streams import make_stream
 
@@ -52,6 +57,8 @@ FACTORS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
 GRIDS = (0.125, 0.25, 0.5, 1.0)
 STEPS = (0.7, 1.0, 1.5, 2.0, 3.0)
 SHRINKAGES = (1.0, 3.0, 10.0)
+LANDMARKS = (2048, 4096, 8192)
+"""A quarter of them with ``--rows``, so that they are about as large a share of the points."""
 GROUPS = ((1, 1), (5, 1), (5, 5), (2, 1), (3, 1), (8, 1), (12, 5), (20, 10))
 """Mean and least rows of a group."""
 
@@ -69,23 +76,35 @@ class Case:
     support: str = "ward"
     """How landmarks are made: ``ward``, ``kmeans`` or ``random`` (points)."""
     factor: float = kernel_ridge.SCALE_FACTOR
-    grid: float = kernel_ridge.GRID
+    grid: float = GRID
     ridge: float | None = None
     shrinkage: float | None = None
     """Of the within-class covariance, in its mean eigenvalues; None: no metric."""
+    rows: int | None = None
+    """Training rows that are used; None: all."""
+    grouping: str | None = None
+    """How clients make groups: ``kmeans``; None: by Ward's method."""
 
     @property
-    def message(self) -> tuple[str, int, int, int, float]:
-        """What the clients send."""
-        return self.dataset, self.seed, self.group_size, self.min_group, self.step
+    def message(self) -> Case:
+        """What the clients send: the case without what the server does."""
+        return replace(Case(self.dataset), **{name: getattr(self, name) for name in SENT})
 
 
-def cases(dataset: str) -> Iterator[Case]:
+SENT = ("seed", "group_size", "min_group", "step", "rows", "grouping")
+
+
+def cases(dataset: str, most: int | None = None) -> Iterator[Case]:
     """Every case of a dataset. Cases with the same message follow each other."""
-    large = len(training_rows(dataset)[1]) > LARGE
+    n = len(training_rows(dataset)[1])
+    large = n > LARGE
     for seed in STREAM_SEEDS[: 1 if large else 2]:
-        every = Case(dataset, seed)
-        supports = [replace(every, landmarks=4096), every] if large else [every]
+        every = Case(dataset, seed, rows=most if most is not None and n > most else None)
+        few = LANDMARKS if every.rows is None else [m // 4 for m in LANDMARKS]
+        supports = [replace(every, landmarks=few[1]), every] if large else [every]
+        if every.rows is not None:
+            yield from fewer(every, few[1])
+            continue
         yield from supports
         yield from (replace(c, factor=f) for c in supports for f in FACTORS)
         yield from (replace(c, grid=g) for c in supports for g in GRIDS)
@@ -93,15 +112,28 @@ def cases(dataset: str) -> Iterator[Case]:
         yield from (replace(every, shrinkage=s) for s in SHRINKAGES)
         if large:
             yield from (
-                replace(every, landmarks=m, support=s)
-                for m, s in itertools.product((2048, 4096, 8192), ("ward", "kmeans", "random"))
+                replace(every, landmarks=m, support=s) for m, s in itertools.product(few, SUPPORTS)
             )
         for size, least in GROUPS:
             grouped = replace(every, group_size=size, min_group=least)
             yield from (replace(grouped, step=s) for s in steps(size, least))
             if size == 5:
+                yield replace(grouped, grouping="kmeans")
                 yield from (replace(grouped, factor=f) for f in FACTORS)
                 yield from (replace(grouped, ridge=r) for r in kernel_ridge.RIDGES)
+
+
+def fewer(every: Case, landmarks: int) -> Iterator[Case]:
+    """The cases of a dataset of which a part of the rows is used: those that decide a constant."""
+    five = replace(every, group_size=5)
+    least = replace(five, min_group=5)
+    yield from (replace(case, grouping="kmeans") for case in (least, five))
+    for case in (least, five, every):
+        yield from (replace(case, factor=f) for f in FACTORS)
+    yield from (replace(five, step=s) for s in STEPS)
+    yield from (replace(every, landmarks=landmarks, support=s) for s in SUPPORTS)
+    yield from (replace(every, grid=g) for g in GRIDS)
+    yield from (replace(every, step=s) for s in STEPS)
 
 
 def steps(size: int, least: int) -> tuple[float, ...]:
@@ -110,9 +142,12 @@ def steps(size: int, least: int) -> tuple[float, ...]:
 
 
 @functools.cache
-def federation(dataset: str, seed: int) -> tuple[Any, ...]:
+def federation(dataset: str, seed: int, most: int | None) -> tuple[Any, ...]:
     """Prepared rows and labels of every client and task; held-out rows and their labels."""
     X, y = training_rows(dataset)
+    if most is not None:
+        used = split(y, most / len(y))[1]
+        X, y = X[used], y[used]
     kind, tasks = DATASETS[dataset]
     rows = fedran.KernelFeatures(X.shape[1], kind=kind)(X)
     train, held_out = split(y)
@@ -121,13 +156,14 @@ def federation(dataset: str, seed: int) -> tuple[Any, ...]:
     return parts, rows[held_out], y[held_out]
 
 
-def sent(message: tuple[str, int, int, int, float]) -> tuple[int, Points]:
+def sent(case: Case) -> tuple[int, Points]:
     """The bytes of the largest upload, and the points of all uploads as the server decodes them."""
-    dataset, seed, size, least, step = message
-    blobs = [
-        fedran.encode(condense(X, y.tolist(), size, least), step=step)
-        for X, y in federation(dataset, seed)[0]
-    ]
+    grouped = kmeans_groups if case.grouping == "kmeans" else ward.group_rows
+    with patch("fedran.core.points.group_rows", grouped):
+        blobs = [
+            fedran.encode(condense(X, y.tolist(), case.group_size, case.min_group), step=case.step)
+            for X, y in federation(case.dataset, case.seed, case.rows)[0]
+        ]
     return max(map(len, blobs)), join([fedran.decode(blob, Points) for blob in blobs])
 
 
@@ -141,26 +177,39 @@ def random_points(points: kernel_ridge.Labelled, most: int) -> Any:
     return points.X[like(np.sort(np.concatenate(chosen)), points.X)]
 
 
+def lloyd(X: np.ndarray, weights: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """k means by Lloyd's iteration, from random rows, and the number of the nearest mean."""
+    means = X[np.random.default_rng(0).permutation(len(X))[:k]]
+    for _ in range(15):
+        nearest = np.argmax(2 * X @ means.T - np.sum(means**2, axis=1), axis=1)
+        of_mean = np.eye(len(means), dtype=np.float32)[nearest] * weights[:, None]
+        total = of_mean.sum(axis=0)[:, None]
+        means = np.where(total > 0, of_mean.T @ X / np.maximum(total, 1e-9), means)
+    return means, nearest
+
+
 def kmeans_means(points: kernel_ridge.Labelled, most: int) -> Any:
-    """Class-wise k-means by Lloyd's iteration, from random points of the class."""
+    """Class-wise k-means."""
     if len(points) <= most:
         return points.X
-    rng, share, found = np.random.default_rng(0), most / len(points), []
+    share, found = most / len(points), []
     for c in np.unique(points.codes):
         rows = np.flatnonzero(points.codes == c)
         X = to_numpy(points.X[like(rows, points.X)]).astype(np.float32)
-        weights = points.counts[rows].astype(np.float32)[:, None]
-        means = X[rng.permutation(len(X))[: max(1, int(share * len(X)))]]
-        for _ in range(15):
-            nearest = np.argmax(2 * X @ means.T - np.sum(means**2, axis=1), axis=1)
-            of_mean = np.eye(len(means), dtype=np.float32)[nearest] * weights
-            total = of_mean.sum(axis=0)[:, None]
-            means = np.where(total > 0, of_mean.T @ X / np.maximum(total, 1e-9), means)
-        found.append(means)
+        weights = points.counts[rows].astype(np.float32)
+        found.append(lloyd(X, weights, max(1, int(share * len(X))))[0])
     return like(np.concatenate(found), points.X)
 
 
-SUPPORTS = {"ward": kernel_ridge.landmarks, "kmeans": kmeans_means, "random": random_points}
+def kmeans_groups(X: np.ndarray, group_size: int, min_group: int) -> np.ndarray:
+    """Groups by k-means. Small ones join others as Ward's do."""
+    k = max(1, round(len(X) / group_size))
+    nearest = lloyd(X, np.ones(len(X), np.float32), k)[1]
+    groups = np.unique(nearest, return_inverse=True)[1]
+    return ward._merge_small(ward.exact_products(X), groups, min_group)
+
+
+SUPPORTS = {"ward": landmarks, "kmeans": kmeans_means, "random": random_points}
 
 
 made_before: dict[Any, np.ndarray] = {}
@@ -171,21 +220,18 @@ made_before: dict[Any, np.ndarray] = {}
 def constants(case: Case) -> Iterator[None]:
     """The solver with the constants of a case."""
 
-    def landmarks(points: kernel_ridge.Labelled, most: int) -> Any:
+    def made(points: kernel_ridge.Labelled, most: int) -> Any:
         key = case.message, case.shrinkage, case.support, most, len(points)
         if key not in made_before:
             made_before[key] = to_numpy(SUPPORTS[case.support](points, most))
         return like(made_before[key], points.X)
 
-    names = {"SCALE_FACTOR": case.factor, "GRID": case.grid, "landmarks": landmarks}
-    before = {name: getattr(kernel_ridge, name) for name in names}
-    try:
-        for name, value in names.items():
-            setattr(kernel_ridge, name, value)
+    with (
+        patch.object(kernel_ridge, "SCALE_FACTOR", case.factor),
+        patch("fedran.core.solve.landmarks.GRID", case.grid),
+        patch.object(kernel_ridge, "landmarks", made),
+    ):
         yield
-    finally:
-        for name, value in before.items():
-            setattr(kernel_ridge, name, value)
 
 
 def metric(points: Points, shrinkage: float) -> np.ndarray:
@@ -207,7 +253,7 @@ def in_metric(X: Any, M: Any) -> Any:
 
 def accuracy(case: Case, largest: int, points: Points, device: str | None) -> Line:
     """What the server's head gets right, and what it says itself."""
-    _, X, y = federation(case.dataset, case.seed)
+    _, X, y = federation(case.dataset, case.seed, case.rows)
     if case.shrinkage is not None:
         M = metric(points, case.shrinkage)
         X, points = in_metric(X, M), replace(points, means=in_metric(points.means, M))
@@ -233,9 +279,8 @@ def accuracy(case: Case, largest: int, points: Points, device: str | None) -> Li
 def measure(lines: Lines, args: argparse.Namespace) -> None:
     """Messages are made by other processes while the server solves."""
     wanted = [name for name in DATASETS if any(text in name for text in args.only.split(","))]
-    todo = [
-        c for c in dict.fromkeys(itertools.chain(*map(cases, wanted))) if not lines.has(asdict(c))
-    ]
+    found = itertools.chain.from_iterable(cases(name, args.rows) for name in wanted)
+    todo = [c for c in dict.fromkeys(found) if not lines.has(asdict(c))]
     workers = args.workers or max(1, (os.cpu_count() or 2) - 2)
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=one_thread) as pool:
         made: dict[Any, Future[tuple[int, Points]]] = {}
@@ -266,11 +311,16 @@ def today() -> str:
 def fit(lines: list[Line]) -> str:
     """All tables, one row per dataset."""
     made = "; ".join(sorted({f"{x['date']}, {x['device'] or 'CPU'}" for x in lines}))
+    lines = [{**asdict(Case("")), **line} for line in lines]
     large = {x["dataset"] for x in lines if x["landmarks"]}
+    rows = {x["dataset"]: x["rows"] for x in lines if x["rows"]}
 
     def cell(dataset: str, changes: Line, *shown: str) -> str:
         """Means over the streams of one case."""
-        case = {k: v for k, v in asdict(replace(Case(dataset), **changes)).items() if k != "seed"}
+        case = asdict(replace(Case(dataset), **changes))
+        if dataset in rows and case["landmarks"]:
+            case["landmarks"] //= 4
+        del case["seed"], case["rows"]
         found = [x for x in lines if case.items() <= x.items()]
         means = {what: float(np.mean([x[what] for x in found])) for what in shown if found}
         shown = (f"{m:.2g}" if what == "MiB" else f"{m:.2f}" for what, m in means.items())
@@ -289,7 +339,8 @@ def fit(lines: list[Line]) -> str:
                 for changes in columns.values()
             ]
             if any(c != "-" for c in cells) and (name in large or not with_landmarks):
-                yield f"| {dataset_title(name)} | {' | '.join(cells)} |"
+                title = dataset_title(name) + (f" ({rows[name]:,} rows)" if name in rows else "")
+                yield f"| {title} | {' | '.join(cells)} |"
 
     def swept(setting: str, values: Sequence[float]) -> dict[str, Line]:
         return {f"{v:g}": {setting: v} for v in values}
@@ -303,7 +354,8 @@ def fit(lines: list[Line]) -> str:
         "Written by `python benchmarks/choose_points.py fit` from results/points_constants.ndjson",
         f"(measured {made}). Accuracy in percent on a held-out fifth of the training rows, of a",
         "head for all classes from the messages of five clients (beta 0.1) in all tasks.",
-        "Leave-one-out chooses the ridge, unless a table varies it.",
+        "Leave-one-out chooses the ridge, unless a table varies it. Datasets with 10,000 rows have",
+        "a quarter of the landmarks that a table names.",
     ]
     for name, same in {**messages, **supports}.items():
         text = "Scale of the kernel over the mean squared distance of two rows."
@@ -317,11 +369,17 @@ def fit(lines: list[Line]) -> str:
         out += table(f"Ridge, {name}", text, columns, "accuracy", "left_out", **same)
     columns = {
         f"{support}, {m}": {"landmarks": m, "support": support}
-        for m in (2048, 4096, 8192)
+        for m in LANDMARKS
         for support in SUPPORTS
     }
     text = "Class-wise means by Ward's method or by k-means, and random points."
     out += table("Landmarks", text, {**columns, "every row": {}})
+    columns = {
+        f"{what}, {name or 'ward'}": {**same, "grouping": name}
+        for what, same in (("5", five), ("at least 5", least))
+        for name in (None, "kmeans")
+    }
+    out += table("Groups", "Of about 5 rows, by Ward's method or by k-means.", columns)
     text = "In the metric of the shrunk within-class covariance; rows have unit norm again."
     out += table("Metric", text, {"none": {}, **swept("shrinkage", SHRINKAGES)})
     for size, smallest in sorted(GROUPS, key=lambda sizes: sizes[::-1]):
@@ -336,5 +394,9 @@ def fit(lines: list[Line]) -> str:
 
 
 if __name__ == "__main__":
-    options = {"device": {"default": None}, "workers": {"type": int, "default": 0}}
+    options = {
+        "device": {"default": None},
+        "rows": {"type": int, "default": None},
+        "workers": {"type": int, "default": 0},
+    }
     main(__doc__, "points_constants", measure, fit, **options)

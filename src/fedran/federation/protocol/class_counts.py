@@ -1,4 +1,4 @@
-"""Validation counts: how many rows of each class a head labels correctly.
+"""Validation counts: how many rows of each class a head labels correctly, and how sure it is.
 
 The server counts on its own validation rows. Sites may count on theirs and report the result; the
 server adds the reports, and no single site can move the sum by more than a known share.
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
+from fedran.core.solve.calibration import Calibration
 from fedran.federation.protocol.limits import MAX_CLASSES, MAX_ROWS
 from fedran.federation.protocol.messages import read_labels
 from fedran.wire.validation import Header
@@ -34,14 +35,18 @@ class Count:
 Counts = dict[Label, Count]
 
 
+def _positions(y: Sequence[Any], columns: Collection[Label]) -> NDArray[np.int64]:
+    """The column of each label; -1 for those without one."""
+    position: dict[Any, int] = {label: i for i, label in enumerate(columns)}
+    return np.array([position.get(label, -1) for label in y], dtype=np.int64)
+
+
 def is_right(
-    scores: NDArray[Any], classes: Collection[Label], y: Collection[Label | None]
+    scores: NDArray[Any], classes: Collection[Label], y: Sequence[Any]
 ) -> NDArray[np.bool_]:
     """Which labelled rows have their best score (n, C) in the column of their label."""
-    position = {label: i for i, label in enumerate(classes)}
-    found = [-1 if label is None else position.get(label, -1) for label in y]
-    truth = np.array(found, dtype=np.int64)
-    return np.argmax(scores, axis=1) == truth if position else np.zeros(len(truth), dtype=bool)
+    truth = _positions(y, classes)
+    return np.argmax(scores, axis=1) == truth if len(classes) else np.zeros(len(truth), dtype=bool)
 
 
 def count_correct(right: NDArray[np.bool_], first: NDArray[np.bool_], y: Sequence[Any]) -> Counts:
@@ -51,14 +56,13 @@ def count_correct(right: NDArray[np.bool_], first: NDArray[np.bool_], y: Sequenc
     Count(rows=2, correct=2, gained=1)
     """
     known = [label for label in dict.fromkeys(y) if label is not None]
-    labels = {label: i for i, label in enumerate(known)}
-    code = np.array([labels.get(label, -1) for label in y], dtype=np.int64)
+    code = _positions(y, known)
     every = np.ones(len(code), dtype=bool)
     rows, correct, gained = (
-        np.bincount(code[chosen & (code >= 0)], minlength=len(labels)).tolist()
+        np.bincount(code[chosen & (code >= 0)], minlength=len(known)).tolist()
         for chosen in (every, right, right & ~first)
     )
-    return {label: Count(rows[i], correct[i], gained[i]) for label, i in labels.items()}
+    return {label: Count(rows[i], correct[i], gained[i]) for i, label in enumerate(known)}
 
 
 def gain(counts: Counts, first: Counts) -> tuple[float, float]:
@@ -66,6 +70,11 @@ def gain(counts: Counts, first: Counts) -> tuple[float, float]:
     gained = sum(count.gained for count in counts.values())
     lost = sum(first[c].correct - n.correct + n.gained for c, n in counts.items() if c in first)
     return gained, lost
+
+
+def calibration_of(scores: NDArray[Any], classes: Collection[Label], y: list[Any]) -> Calibration:
+    """The histograms of scores (n, C) of labelled rows. Rows of other classes are left out."""
+    return Calibration.of_scores(scores, _positions(y, list(classes)))
 
 
 def add_bounded(
@@ -101,6 +110,22 @@ def add_bounded(
             sum(share * told[site].gained for site, share in shares.items()),
         )
     return total
+
+
+def add_calibrations(
+    reports: Mapping[str, Calibration], accepted: Mapping[str, Mapping[Label, int]]
+) -> Calibration | None:
+    """The sum of the sites' histograms, bounded as ``add_bounded`` does; None without a row."""
+    rows = {
+        site: min(told.total, sum(accepted.get(site, {}).values()))
+        for site, told in reports.items()
+    }
+    rows = {site: n for site, n in rows.items() if n > 0}
+    total = Calibration.empty()
+    for site, n in rows.items():
+        share = min(n, statistics.median_low(rows.values())) / reports[site].total
+        total += reports[site].scaled(share)
+    return total if rows else None
 
 
 def accuracy(counts: Counts, labels: Iterable[Label]) -> float | None:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -12,12 +13,19 @@ import fedran
 from fedran.core.errors import Refused
 from fedran.federation.flower.records import make_record
 from fedran.federation.flower.serverapp import FlowerNetwork
-from fedran.federation.protocol.class_counts import count_correct, counts_to_json, is_right
+from fedran.federation.protocol.class_counts import (
+    calibration_of,
+    count_correct,
+    counts_to_json,
+    is_right,
+)
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server.head import gate
 from fedran.federation.server.head.head import judged, update_head
 from fedran.federation.server.round import site_validation
 from fedran.federation.server.round.messenger import Messenger
 from fedran.federation.server.round.site_validation import SiteValidation
+from fedran.wire.validation import plain_calibration
 from helpers.federation.fleet import Fleet, Site, heads
 from helpers.federation.flower_messages import blobs_of, fields_of
 from helpers.federation.gated import PHI, flipped, gated_sites, honest, rows, send, store_of
@@ -33,17 +41,19 @@ class Examiner:
 
     def __call__(self, message):
         assert message.metadata.message_type == MessageType.EVALUATE
-        right = {}
+        right, histograms = {}, {}
         for name, blob in blobs_of(message).items():
             head = fedran.decode(blob)
             scores = head.scores(PHI(self.rows.X))
             right[name] = is_right(scores, head.classes, self.rows.y)
+            histograms[name] = plain_calibration(calibration_of(scores, head.classes, self.rows.y))
         first = right[fields_of(message)["first"]]
         counts = {
             name: self.tell(name, counts_to_json(count_correct(found, first, self.rows.y)))
             for name, found in right.items()
         }
-        return make_record({"client": self.client, "counts": counts}, {})
+        fields = {"client": self.client, "counts": counts, "histograms": histograms}
+        return make_record(fields, {})
 
     def tell(self, name, counts):
         return counts
@@ -110,6 +120,23 @@ def test_honest_tasks_go_into_service_with_an_accuracy(store, sites):
         honest(store, sites, task, classes, range(1, 6))
         assert aside(store, task) == set()
     assert all(0.8 < head.accuracy <= 1 for head in store.database.heads())
+
+
+def test_what_sites_report_calibrates_the_head_until_a_site_is_forgotten(store, sites):
+    honest(store, sites, "may", (0, 1), range(1, 6))
+    aside(store, "may")
+    honest(store, sites, "june", (2, 3), range(1, 6))
+    blob, _ = update_head(store, validation(store), "june")
+    head, new = fedran.decode(blob, fedran.Head), rows(99, (0, 1, 2, 3), 200)
+    assert not head.diagnosis.accuracy
+    right = head.predict(PHI(new.X)) == np.array(new.y)
+    sure = head.predict_proba(PHI(new.X)).max(axis=1)
+    assert abs(right.mean() - sure.mean()) < 0.08
+    assert fedran.encode(store.solve()) == blob
+    store.forget("site-1", "june", "owner", SiteKey.generate())
+    assert store.solve().calibration is None
+    blob, _ = update_head(store, validation(store), "june")
+    assert fedran.decode(blob, fedran.Head).calibration.total > 100
 
 
 @pytest.mark.parametrize("how", [Examiner, Liar, Moody])

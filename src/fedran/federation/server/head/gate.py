@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from scipy.stats import binom
 
 from fedran.core.labels import Label, ordered
+from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.core.solve.kernel_ridge import VOTE
 from fedran.core.sums.stored_points import Opinion, Part
@@ -41,6 +42,10 @@ class Validation(Protocol):
 
     def accuracy(self, head: Head) -> float | None:
         """Accuracy on the rows whose class the head knows; None if there are none."""
+        ...
+
+    def calibration(self, head: Head) -> Calibration | None:
+        """What calibrates the head; None if there are no rows of its classes."""
         ...
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedran.core.solve.head import Head
 from fedran.federation.server.head.gate import Judgement, SetAside, Validation, judge
 from fedran.federation.server.store.store import Store
-from fedran.wire.codec import encode
+from fedran.wire.codec import decode, encode
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,8 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
     """Solve and encode the head over everything that counts; its bytes and their SHA-256.
 
     What does not count is found by ``judge`` and noted. The head is written to ``head.fedran``,
-    tested on validation rows and recorded in the database. Before the first class that counts,
+    tested on validation rows, calibrated by them if it is of groups of rows, and recorded in the
+    database. Before the first class that counts,
     bytes and digest are empty. Nothing is solved if the head in service was solved from the same
     uploads and settings.
     """
@@ -34,13 +35,22 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
     in_service = path.read_bytes() if path.is_file() else b""
     served = hashlib.sha256(in_service).hexdigest() if in_service else ""
     solved_from = store.solved_from()
-    if in_service and store.database.fact("solved") == f"{solved_from} {served}":
+    if (
+        in_service
+        and store.database.fact("solved") == f"{solved_from} {served}"
+        # Without rows for tests, or after ``forget``, nothing has calibrated a head so far.
+        and (validation is None or decode(in_service, Head).calibration is not None)
+    ):
         return in_service, served
     start = time.monotonic()
     before = [SetAside.read(aside) for aside in judged(store).get("set_aside", [])]
     found = judge(store, validation, before)
     head = store.solve([aside.part for aside in found.set_aside])
-    seconds = time.monotonic() - start
+    seconds, accuracy = time.monotonic() - start, None
+    if head is not None and validation is not None:
+        calibration = validation.calibration(head) if head.calibration is None else None
+        accuracy = validation.accuracy(head)  # of the head that was tested
+        head = head if calibration is None else store.calibrated(head, calibration)
     blob = encode(head) if head is not None else b""
     digest = hashlib.sha256(blob).hexdigest() if blob else ""
     if head is None:  # the last one must not stay
@@ -48,7 +58,6 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
     elif digest != served:
         with store.tolerating_a_full_disk(path.name):
             write_atomically(path, blob)
-        accuracy = validation.accuracy(head) if validation else None
         shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
         log.info("new head: %d classes%s", len(head.classes), shown)
         with store.tolerating_a_full_disk("record of the head"):

@@ -15,10 +15,11 @@ from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures, feature_map
 from fedran.core.labels import Label
 from fedran.core.prepare import KernelFeatures, require_nonnegative
+from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.core.sums.stored_points import Part
 from fedran.data.rows import Rows, read_rows
-from fedran.federation.protocol.class_counts import is_right
+from fedran.federation.protocol.class_counts import calibration_of, is_right
 from fedran.federation.server.settings import ServerSettings
 
 
@@ -48,14 +49,22 @@ class ValidationSet:
             require_nonnegative(rows.X, settings.validation, "as kind 'hellinger' requires", hint)
         return cls(rows, settings.features())
 
-    def right(self, head: Head) -> NDArray[np.bool_]:
-        """Which rows the head labels correctly, in its own feature map."""
+    def scores(self, head: Head) -> NDArray[Any]:
+        """The scores of all rows, (n, C), in the feature map of the head."""
         phi = self.phi
         if head.fingerprint is not None and head.fingerprint != phi.fingerprint:
             phi = feature_map(head.fingerprint)
         parts: list[NDArray[Any]] = [to_numpy(head.scores(H)) for _, H in phi.blocks(self.rows.X)]
-        scores = np.concatenate(parts) if parts else np.zeros((0, len(head.classes)))
-        return is_right(scores, head.classes, self.rows.y)
+        return np.concatenate(parts) if parts else np.zeros((0, len(head.classes)))
+
+    def right(self, head: Head) -> NDArray[np.bool_]:
+        """Which rows the head labels correctly."""
+        return is_right(self.scores(head), head.classes, self.rows.y)
+
+    def calibration(self, head: Head) -> Calibration | None:
+        """The histograms of these rows' scores; None if the head knows none of their classes."""
+        found = calibration_of(self.scores(head), head.classes, self.rows.y)
+        return found if found.total else None
 
     def compare(self, heads: Iterable[tuple[Part | None, Head]]) -> dict[Part, tuple[float, float]]:
         """Rows that are right only without each part, and only with it."""

@@ -1,4 +1,4 @@
-"""Validation by the sites: each tests new heads on rows of its own and reports counts per class.
+"""Validation by the sites: each tests new heads on rows of its own and reports sums over them.
 
 It takes the place of validation rows at the server. The reports are added with a bound on every
 site, so that one that lies can move the accuracy on a class by a known share only.
@@ -10,15 +10,18 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
+from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.core.sums.stored_points import Part
 from fedran.federation.protocol.class_counts import (
     Counts,
     accuracy,
     add_bounded,
+    add_calibrations,
     counts_from_json,
     gain,
 )
@@ -28,8 +31,11 @@ from fedran.federation.server.head.gate import Gain
 from fedran.federation.server.round.messenger import Incoming, Messenger
 from fedran.federation.server.store.schema import Upload
 from fedran.wire.codec import encode
+from fedran.wire.validation import Header
 
 log = logging.getLogger(__name__)
+Report: TypeAlias = tuple[Counts, Calibration]
+"""What a site says about a head: rows that are right, and histograms of scores."""
 
 
 class SiteValidation:
@@ -50,6 +56,8 @@ class SiteValidation:
     ) -> None:
         self.messenger, self.nodes, self.check_owner = messenger, nodes, check_owner
         self.accepted: dict[str, dict[Label, int]] = {}
+        self.asked: tuple[str, dict[str, Report]] = "", {}
+        """The head about which sites were asked last, and what they said."""
         for upload in uploads:
             of_site = self.accepted.setdefault(upload.client, {})
             for label, rows in upload.classes:
@@ -70,10 +78,11 @@ class SiteValidation:
             names[part] = hashlib.sha256(blob).hexdigest()
             blobs[names[part]] = blob
         told, found = self._ask(blobs), dict[Part, Gain]()
+        counts = {c: {name: said[0] for name, said in of.items()} for c, of in told.items()}
         for part, name in names.items():
             if part is None:
                 continue
-            others = {client: of for client, of in told.items() if client != part[0]}
+            others = {client: of for client, of in counts.items() if client != part[0]}
             if len(others) < 2:
                 continue
             gains = [
@@ -94,20 +103,32 @@ class SiteValidation:
 
     def accuracy(self, head: Head) -> float | None:
         """Accuracy over the reports about a head."""
-        blob = encode(head)
-        name = hashlib.sha256(blob).hexdigest()
-        told = {client: of[name] for client, of in self._ask({name: blob}).items()}
+        told = {client: counts for client, (counts, _) in self._about(head).items()}
         return accuracy(add_bounded(told, self.accepted), head.classes)
 
-    def _ask(self, blobs: Mapping[str, bytes]) -> dict[str, dict[str, Counts]]:
-        """Client -> digest of a head -> its counts, in the order of the heads."""
+    def calibration(self, head: Head) -> Calibration | None:
+        """The sum of what sites report about a head."""
+        told = {client: histograms for client, (_, histograms) in self._about(head).items()}
+        return add_calibrations(told, self.accepted)
+
+    def _about(self, head: Head) -> dict[str, Report]:
+        """What each site reports about a head; the sites are asked once."""
+        blob = encode(head)
+        name = hashlib.sha256(blob).hexdigest()
+        if self.asked[0] != name:
+            told = {client: of[name] for client, of in self._ask({name: blob}).items()}
+            self.asked = name, told
+        return self.asked[1]
+
+    def _ask(self, blobs: Mapping[str, bytes]) -> dict[str, dict[str, Report]]:
+        """Client -> digest of a head -> its counts and histograms, in the order of the heads."""
         if not blobs:
             return {}
         fields = {"heads": list(blobs), "first": next(iter(blobs))}
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         for node in self.nodes:
             self.messenger.send(node, Question.VALIDATE, fields, blobs, TEST_SECONDS)
-        found: dict[str, dict[str, Counts]] = {}
+        found: dict[str, dict[str, Report]] = {}
         deadline = time.monotonic() + TEST_SECONDS
         while self.messenger.unanswered and time.monotonic() < deadline:
             for node, reply in self.messenger.replies():
@@ -123,7 +144,7 @@ class SiteValidation:
         log.info("%d of %d sites tested %d heads", len(found), len(self.nodes), len(blobs))
         return found
 
-    def _read(self, reply: Incoming, blobs: Mapping[str, bytes]) -> dict[str, Counts]:
+    def _read(self, reply: Incoming, blobs: Mapping[str, bytes]) -> dict[str, Report]:
         """The counts in a reply, which must be of the same rows for every head."""
         reply.require()
         given = reply.fields.get("counts")
@@ -133,4 +154,6 @@ class SiteValidation:
         sizes = {tuple((c, n.rows) for c, n in counts.items()) for counts in found.values()}
         if len(sizes) > 1:
             raise Refused("counts", "the same rows for every head", "different ones")
-        return found
+        given = reply.fields.get("histograms")
+        said = Header(given if isinstance(given, dict) else {}, "histograms")
+        return {n: (found[n], said.calibration(n) or Calibration.empty()) for n in blobs}

@@ -17,6 +17,7 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
 from fedran.core.private.noisy_sums import noisy_ridge
+from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.core.solve.kernel_ridge import ASKED, ASKED_RIDGE
 from fedran.core.solve.nystrom import sketch_ridge
@@ -24,7 +25,7 @@ from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.aggregator import Aggregator, Message
 from fedran.core.sums.stored_points import Opinion, Part
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS
+from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS, MAX_HOURLY_REVISIONS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
@@ -44,11 +45,16 @@ from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.forgetting import Forgotten, sign_record, to_forget
 from fedran.federation.server.store.schema import class_rows, describe_upload
 from fedran.federation.server.store.state import SUM, State
+from fedran.wire.codec import encode
+from fedran.wire.validation import Header, plain_calibration
 
 log = logging.getLogger(__name__)
 
 VOUCHED, PINNED = "vouched", "pinned"
 """Facts in the database: what the owner decided about sites, and about the head."""
+CALIBRATIONS, MOST_NOTED = "calibrations", 50
+"""Fact in the database: digest of a head as it was solved -> what calibrates it. The newest ones,
+which `rollback` needs."""
 SERVER_KEY = "sums.key"
 """File in the server's folder with the key that signs secure sums."""
 
@@ -158,7 +164,8 @@ class Store:
         """
         state = self.served
         if self.settings.message == "points":
-            return self._solve_points(state, left_out, self.ridge, self.settings.support)
+            found = self._solve_points(state, left_out, self.ridge, self.settings.support)
+            return None if found is None else self.calibrated(found)
         clients = {client for client, label in left_out if label is None}
         if clients:
             state = state.without({key for key in state.uploads if key[0] in clients})
@@ -171,9 +178,9 @@ class Store:
             with self.tolerating_a_full_disk(SUM):  # a restart only takes longer
                 self.state.save_sum()
         if len(kept) == len(head.classes):
-            return head
+            return self.calibrated(head)
         classes = tuple(head.classes[i] for i in kept)
-        return replace(head, weights=head.weights[:, kept], classes=classes)
+        return self.calibrated(replace(head, weights=head.weights[:, kept], classes=classes))
 
     def _solve_points(
         self, state: State, left_out: Collection[Part], ridge: Ridge | float | None, most: int
@@ -187,6 +194,21 @@ class Store:
             return None
         most = min(most, self.settings.support)
         return state.aggregator.solve(ridge, landmarks=most, left_out=left_out)
+
+    def calibrated(self, head: Head, found: Calibration | None = None) -> Head:
+        """The head with what was noted to calibrate it, if anything was; ``found`` is noted now.
+
+        A head that is solved again is then the same, bit for bit.
+        """
+        if head.calibration is not None:
+            return head
+        name = hashlib.sha256(encode(head)).hexdigest()
+        noted = json.loads(self.database.fact(CALIBRATIONS) or "{}")
+        if found is not None:
+            noted = dict([*noted.items(), (name, plain_calibration(found))][-MOST_NOTED:])
+            with self.tolerating_a_full_disk(CALIBRATIONS):
+                self.database.set_fact(CALIBRATIONS, json.dumps(noted))
+        return replace(head, calibration=Header(noted).calibration(name), digest=None)
 
     def solved_from(self) -> str:
         """SHA-256 of all from which a head is solved."""
@@ -264,6 +286,7 @@ class Store:
         found = replace(found, record=sign_record(self.settings.federation, found, key))
         with self.database.transaction():
             self.database.forget(found.tombstones)
+            self.database.set_fact(CALIBRATIONS, "")  # rows of the site may be in it
             self.database.add_record(found.record)
             self.database.set_outdated()
             count = len(found.tombstones)
@@ -297,10 +320,22 @@ class Store:
         check_not_forgotten(statement, self.forgotten)
         older = state.uploads.get(statement.key)
         if older is not None and statement.revision > older.revision:
+            self._check_revisions(statement.client)
             check_message(arrival.envelope, self.settings, State(self.settings, self.database))
             state = arrival.state = state.without({statement.key})
         check_not_covered(statement, state.uploads, state.covered)
         return check_message(arrival.envelope, self.settings, state)
+
+    def _check_revisions(self, client: str) -> None:
+        """Refuse more revisions per hour than a site may send."""
+        if self.events.revisions(client, time.time() - 3600) >= MAX_HOURLY_REVISIONS:
+            raise UploadRefused(
+                Code.TOO_MANY_REVISIONS,
+                "revision",
+                f"at most {MAX_HOURLY_REVISIONS} revisions of a site per hour",
+                "another",
+                hint="the site sends it again later",
+            )
 
     def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
         """Write an upload and its event to disk."""
@@ -309,6 +344,8 @@ class Store:
         statement, message = arrival.envelope.statement, arrival.message
         with self.database.transaction():
             upload = self.database.add_upload(statement, message, arrival.blob)
+            if arrival.state is not None:  # withdrawn rows may be in it
+                self.database.set_fact(CALIBRATIONS, "")
             self.events.write_or_raise("upload", **arrival.event(receipt))
         if arrival.state is not None:
             self.state = arrival.state
@@ -356,5 +393,6 @@ class Arrival:
             fields["rows"] = self.message.accounts.n_rows
             fields["classes"] = class_rows(self.message)
             fields["members"] = len(self.envelope.statement.members)
+        if self.verified and self.envelope is not None:
             fields["revision"] = self.envelope.statement.revision
         return fields
