@@ -163,12 +163,16 @@ def test_classes_of_a_very_large_site_wait_where_nobody_can_vouch_for_them(store
     assert fedran.decode(update_head(store, None, "may")[0]).classes == (0, 1, 4)
 
 
-def test_summaries_wait_as_well_and_validation_rows_name_a_site(sites, tmp_path):
+def test_summaries_wait_as_well(sites, tmp_path):
     store = sites.store(tmp_path / "sums", **SUMMARIES | {"trusted": False})
     assert store.receive(sites.envelope("site-1", "may", summary(1))).settled
     assert update_head(store, None, "may") == (b"", "")
     assert store.receive(sites.envelope("site-2", "may", summary(2, classes=(1, 2)))).settled
     assert fedran.decode(update_head(store, None, "may")[0]).classes == (1,)
+    assert store.receive(sites.envelope("site-3", "may", summary(3, n=400))).settled
+    head = fedran.decode(update_head(store, None, "may")[0])
+    assert aside(store, waits=True)["site-3", None]["evidence"] == "size"
+    assert (head.classes, head.diagnosis.n_rows) == ((1,), 40)
     store.close()
 
 

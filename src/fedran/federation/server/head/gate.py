@@ -94,7 +94,7 @@ class SetAside:
             f"{self.of - self.cases:.0f} only with it",
             "alone": "no other site has sent this class yet",
             "size": f"the site has {self.cases:.0f} rows, more than {self.usual:.3g} times the "
-            "median of the others, and no other site can vouch for this class",
+            "median of the others, and no other site can vouch for them",
         }[self.evidence]
 
     @classmethod
@@ -171,8 +171,9 @@ def judge(
         found[worst.part] = worst
         log.warning("%s is set aside: %s", _named(worst), worst.reason)
         opinions = store.what_others_say(found)
-    found = _still_contradicted(found, _tests(opinions, found))
-    return Judgement((*found.values(), *_waiting(store, opinions, found, trusted)), opinions)
+    kept = _still_contradicted(found.values(), _tests(opinions, found))
+    waiting = _waiting(store, opinions, {aside.part for aside in kept}, trusted)
+    return Judgement((*kept, *waiting), opinions)
 
 
 def _named(found: SetAside) -> str:
@@ -246,25 +247,18 @@ def _most_contradicted(
     return None
 
 
-def _still_contradicted(
-    found: Mapping[Part, SetAside], tests: Sequence[Test]
-) -> dict[Part, SetAside]:
+def _still_contradicted(found: Collection[SetAside], tests: Sequence[Test]) -> list[SetAside]:
     """What was set aside, as the sites that are left say it; what they confirm counts again."""
-    kept = {}
-    for aside in found.values():
-        test: Test | None
-        for test in tests:
-            if test.part == aside.part and aside.evidence == "points":
-                if aside.label is None:
-                    test = _blamed(tests, test, ())
-                elif not is_beyond_chance(test.wrong, test.asked, test.share, len(tests)):
-                    test = None
-                if test is not None:
-                    kept[test.part] = test.set_aside()
-                break
-        else:
-            if aside.evidence == "rows":
-                kept[aside.part] = aside
+    kept, about = [], {test.part: test for test in tests}
+    for aside in found:
+        test = about.get(aside.part)
+        if aside.evidence == "rows":
+            kept.append(aside)
+        elif test is not None and aside.label is None:
+            blamed = _blamed(tests, test, ())
+            kept += [blamed.set_aside()] if blamed is not None else []
+        elif test is not None and is_beyond_chance(test.wrong, test.asked, test.share, len(tests)):
+            kept.append(test.set_aside())
     return kept
 
 
@@ -316,25 +310,32 @@ def _worse_rows(
 def _waiting(
     store: Store, opinions: Opinions, found: Collection[Part], trusted: Collection[str]
 ) -> Iterator[SetAside]:
-    """Classes that one site alone has, and those of a very large site for which nobody vouches."""
-    settings, have = store.settings, dict[Label, set[str]]()
-    sizes, caps = Counter[str](), store.roster.rows
-    for upload in store.served.uploads.values():
+    """Classes that one site alone has, and those of a very large site for which nobody vouches.
+
+    Of a sum, classes cannot be left out, so that all of a very large site waits.
+    """
+    settings, uploads, out = store.settings, store.served.uploads.values(), set(found)
+    sizes, labels = Counter[str](), dict[str, set[Label | None]]()
+    for upload in uploads:
         sizes[upload.client] += round(upload.rows / upload.sites)
+        labels.setdefault(upload.client, set()).update(label for label, _ in upload.classes)
+    for client in labels.keys() - set(trusted) - store.roster.rows.keys():
+        others = [rows for site, rows in sizes.items() if site != client]
+        if others and sizes[client] > settings.row_multiple * statistics.median(others):
+            vouched = {c for c, o in opinions.get(client, {}).items() if o.vouched >= VOTE}
+            waits = labels[client] - vouched if settings.message == "points" else {None}
+            for label in sorted(waits, key=str):
+                if not {(client, None), (client, label)} & out:
+                    out.add((client, label))
+                    rows = sizes[client]
+                    yield SetAside(client, label, "size", rows, 0, settings.row_multiple)
+    have: dict[Label, set[str]] = {}
+    for upload in uploads:
         for label, _ in upload.classes:
-            if not {(upload.client, None), (upload.client, label)} & set(found):
-                names = {upload.client, *(site for site, _ in upload.members)}
-                have.setdefault(label, set()).update(names)
-    open_to_all = None if settings.trusted else set(settings.labels or ())
+            if not {(upload.client, None), (upload.client, label)} & out:
+                members = (site for site, _ in upload.members)
+                have.setdefault(label, set()).update((upload.client, *members))
+    opened = have.keys() if settings.trusted else set(settings.labels or ())
     for label, clients in have.items():
-        closed = open_to_all is not None and label not in open_to_all
-        if closed and len(clients) == 1 and not clients & set(trusted):
+        if len(clients) == 1 and label not in opened and not clients & set(trusted):
             yield SetAside(next(iter(clients)), label, "alone")
-            continue
-        for client in sorted(clients & sizes.keys() - set(trusted) - caps.keys()):
-            others = [rows for site, rows in sizes.items() if site != client]
-            vouched = opinions.get(client, {}).get(label)
-            if not others or (vouched is not None and vouched.vouched >= VOTE):
-                continue
-            if sizes[client] > settings.row_multiple * statistics.median(others):
-                yield SetAside(client, label, "size", sizes[client], 0, settings.row_multiple)
