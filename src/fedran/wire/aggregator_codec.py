@@ -93,8 +93,8 @@ def _read_points(message: Container, ledger: dict[Key, str], limits: Limits) -> 
     means = message.tensor("means", "F32", means.shape)
     counts = message.tensor("counts", "F64", (len(means),))
     with np.errstate(invalid="ignore"):
-        numbers = np.all((counts >= 1) & (counts <= MAX_ROWS) & (counts == np.rint(counts)))
-    if not numbers:
+        valid = np.all((counts >= 1) & (counts <= MAX_ROWS) & (counts == np.rint(counts)))
+    if not valid:
         raise Refused("counts", "whole numbers of at least 1", "others")
     for digest, fields in zip(ledger.values(), stated, strict=True):
         section = Header(fields if isinstance(fields, dict) else {}, "messages")

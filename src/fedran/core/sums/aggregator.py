@@ -194,9 +194,7 @@ class Aggregator:
             wanted, other = (
                 ("points", "a summary") if self._sum is None else ("summaries", "points")
             )
-            hint = "its fingerprint is that of a KernelFeatures, without M"
-            if self._sum is not None:
-                hint = "its fingerprint is that of a RandomFeatures, with M"
+            hint = "all sites send points (condense), or all send summaries (summarize)"
             raise Refused("message", f"{wanted}, as this aggregator takes", other, hint)
         digest = message.content_digest()
         known = self._absorbed.get(key)
@@ -208,7 +206,8 @@ class Aggregator:
                 f"the message already absorbed for client {client}, task {task} ({known[:12]}...)",
                 f"another one ({digest[:12]}...)",
                 hint="a client sends one message per task; use a new task id for more data. "
-                "Encoding rounds a message, so it and its decoded copy are two messages",
+                "Encoding rounds a message, so it and its decoded copy are two messages; so is a "
+                "summary that was recomputed on other threads: keep the encoded bytes",
             )
         if self.fingerprint is not None or self._absorbed:
             require_same(self.fingerprint, message.fingerprint, "aggregator and message")
