@@ -55,6 +55,7 @@ def measured(results, key, dataset="cifar100-efficientnet_lite0", **params):
 @pytest.mark.parametrize(
     ("row", "key", "params"),
     [
+        ("every row, 4096 landmarks", "fedran-points", {"group_size": 1, "landmarks": 4096}),
         ("at least 1 row each", "fedran-points", {"group_size": 5, "min_group": 1}),
         ("at least 5 rows", "fedran-points", {"group_size": 5, "min_group": 5}),
         ("fedran, summaries", "fedran", {"rank": 256, "out_features": 8192}),
