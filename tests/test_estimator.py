@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 import fedran
-from fedran import FedRANClassifier
+from fedran import FedRANClassifier, FedRANRegressor
 from helpers.small_model import M, assert_same_model, model, rows_of_blobs
 
 
@@ -25,9 +25,13 @@ from helpers.small_model import M, assert_same_model, model, rows_of_blobs
     [
         FedRANClassifier(out_features=64),
         FedRANClassifier(out_features=64, kind="hellinger"),
+        FedRANRegressor(out_features=64),
     ],
     expected_failed_checks=lambda estimator: (
-        {"check_decision_proba_consistency": "passes negative values to positive_only estimators"}
+        dict.fromkeys(
+            ("check_decision_proba_consistency", "check_class_weight_classifiers"),
+            "passes negative values to positive_only estimators",
+        )
         if estimator.kind == "hellinger"
         else {}
     ),
@@ -55,7 +59,7 @@ def dense_ridge(clf: FedRANClassifier, X, y) -> np.ndarray:
 
 def test_equals_the_dense_ridge(blobs):
     X, y, X_test, y_test = blobs
-    clf = model().fit(X, y)
+    clf = model(ridge=1.0).fit(X, y)
     np.testing.assert_allclose(clf.head_.weights, dense_ridge(clf, X, y), rtol=1e-2, atol=1e-5)
     assert clf.score(X_test, y_test) > 0.9
     assert clf.head_.diagnosis.n_rows == 300
@@ -113,7 +117,10 @@ def test_pipeline_cross_validation_clone_and_pickle(blobs):
     assert not hasattr(clone(fitted), "classes_")
     back = pickle.loads(pickle.dumps(fitted))
     assert back.decision_function(X_test).tobytes() == fitted.decision_function(X_test).tobytes()
-    assert_same_model(fitted + back, back + fitted, X_test)
+    with pytest.warns(UserWarning, match="same rows, which count twice") as told:
+        total = fitted + back
+    assert told[0].filename == __file__
+    assert total.head_.diagnosis.n_rows == 2 * len(X)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +146,7 @@ def test_one_class_and_two(blobs):
 
 def test_ridge_options(blobs):
     X, y, _, _ = blobs
-    mean = float(np.mean(np.sum(model().fit(X, y).phi_(X) ** 2, axis=1)))
+    mean = float(np.mean(np.sum(model(ridge=1).fit(X, y).phi_(X) ** 2, axis=1)))
     given = {
         1.0: 0.03 * mean,
         10: 0.3 * mean,
@@ -167,8 +174,6 @@ def test_random_states(blobs):
     X, y, _, _ = blobs
     a, b = model(random_state=None).fit(X, y), model(random_state=None).fit(X, y)
     assert a.phi_.seed != b.phi_.seed
-    assert (a + a).head_.diagnosis.n_rows == 600
-    assert (a + a).phi_.seed == a.phi_.seed
     shared = np.random.RandomState(3)
     assert (
         model(random_state=shared).fit(X, y).phi_.seed
@@ -190,7 +195,6 @@ def test_parameters_changed_after_fit_do_not_break_the_model(blobs):
     before = clf.predict(X_test)
     clf.set_params(out_features=32, random_state=4)
     np.testing.assert_array_equal(clf.predict(X_test), before)
-    np.testing.assert_array_equal((clf + clf).predict(X_test), before)
 
 
 @pytest.mark.parametrize("options", [{}, {"out_features": 2100}])
@@ -206,7 +210,6 @@ def test_weighted_rows_equal_repeated_rows(blobs, options):
     batches = model(**options).partial_fit(X[:90], y[:90], sample_weight=times[:90])
     batches.partial_fit(X[90:], y[90:], sample_weight=times[90:])
     assert_same_model(batches, repeated, X_test)
-    assert_same_model(batches + weighted, repeated + repeated, X_test)
 
 
 def test_fit_holds_a_few_small_blocks_of_random_features():
@@ -265,12 +268,13 @@ def test_a_sum_keeps_feature_names():
 @pytest.mark.parametrize(
     ("options", "width", "named"),
     [
-        ({"random_state": 1}, 6, "random_state is 0 in one classifier and 1 in the other"),
-        ({"out_features": 32}, 6, "out_features is 96 in one classifier and 32 in the other"),
-        ({}, 5, "n_features_in_ is 6 in one classifier and 5 in the other"),
-        ({"random_state": None}, 6, "random_state is 0 in one classifier"),
-        ({"kind": "relu"}, 6, "kind is 'cosine' in one classifier and 'relu' in the other"),
-        ({"bias": False}, 6, "bias is True in one classifier and False in the other"),
+        ({"random_state": 1}, 6, "random_state is 0 in one FedRANClassifier and 1 in the other"),
+        ({"out_features": 32}, 6, "out_features is 96 in one FedRANClassifier and 32 in the other"),
+        ({}, 5, "n_features_in_ is 6 in one"),
+        ({"random_state": None}, 6, "random_state is 0 in one"),
+        ({"kind": "relu"}, 6, "kind is 'cosine' in one FedRANClassifier and 'relu' in the other"),
+        ({"bias": False}, 6, "bias is True in one"),
+        ({"class_weight": {0: 2.0}}, 6, "class_weight is None in one"),
     ],
 )
 def test_other_features_are_not_added(blobs, options, width, named):
@@ -302,7 +306,7 @@ def test_models_whose_columns_differ_are_not_added(blobs):
 
 def test_a_summary_gives_the_aggregator_the_same_head(blobs):
     X, y, X_test, _ = blobs
-    clf = model().fit(X, y)
+    clf = model(ridge=1.0).fit(X, y)
     upload = fedran.decode(fedran.encode(clf.summary(None), "float64"))
     agg = fedran.Aggregator(M, fingerprint=clf.phi_.fingerprint)
     agg.absorb(upload, client="a", task="t")
