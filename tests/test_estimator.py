@@ -5,9 +5,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris, make_circles
+from sklearn.datasets import load_digits, load_iris, load_wine, make_circles
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -224,7 +226,7 @@ def test_fit_holds_a_few_small_blocks_of_random_features():
     assert peak < 8 * 2**24  # H as a whole would need four such blocks in float32, eight in float64
 
 
-@pytest.mark.parametrize("options", [{}, {"ridge": 3.0}])
+@pytest.mark.parametrize("options", [{}, {"ridge": 3.0}, {"class_weight": {0: 5.0, 2: 0.5}}])
 def test_models_add_up(blobs, options):
     X, y, X_test, _ = blobs
     both = model(**options).fit(X, y)
@@ -234,7 +236,133 @@ def test_models_add_up(blobs, options):
     before = a.head_.weights.copy()
     assert_same_model(both, a + b + c, X_test)
     assert_same_model(both, c + (b + a), X_test)
+    assert (c + (b + a)).head_.diagnosis.lam == pytest.approx(both.head_.diagnosis.lam)
     np.testing.assert_array_equal(a.head_.weights, before)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_the_ridge_follows_the_noise_of_the_labels(noise):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1200, 10))
+    true = (X[:, 0] + X[:, 1] > 0).astype(int)
+    y = np.where(rng.random(1200) < noise, 1 - true, true)
+    chosen, fixed = (FedRANClassifier(512, ridge=r).fit(X[:600], y[:600]) for r in ("cv", 1.0))
+    found = [clf.score(X[600:], true[600:]) for clf in (chosen, fixed)]
+    assert found[0] >= found[1] + (0.05 if noise else -0.005)
+
+
+def test_known_duplicates_are_a_warning_and_own_scales_an_error(blobs):
+    X, y, _, _ = blobs
+    a, b, c = (model().fit(X[i::3], y[i::3]) for i in range(3))
+    for twice in (lambda: a + a, lambda: (a + b) + (c + b)):
+        with pytest.warns(UserWarning, match="same rows, which count twice") as told:
+            twice()
+        assert told[0].filename == __file__
+    own = [model().fit(StandardScaler().fit_transform(X[i::2]), y[i::2]) for i in range(2)]
+    with pytest.raises(ValueError, match="each was scaled by its own rows"):
+        own[0] + own[1]
+    common = StandardScaler().fit(X)
+    alike = [model().fit(common.transform(X[i::2]), y[i::2]) for i in range(2)]
+    assert (alike[0] + alike[1]).head_.diagnosis.n_rows == len(X)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "hellinger", "relu"])
+@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.coo_array])
+def test_sparse_rows_give_the_model_of_dense_ones(blobs, kind, form):
+    X, y, X_test, _ = blobs
+    X, X_test = np.maximum(X, 0), np.maximum(X_test, 0)
+    dense = model(kind=kind).fit(X, y)
+    clf = model(kind=kind).fit(form(X[:200]), y[:200]).partial_fit(form(X[200:]), y[200:])
+    assert_same_model(dense, clf, X_test)
+    scores = clf.decision_function(form(X_test))
+    np.testing.assert_allclose(scores, dense.decision_function(X_test), atol=1e-3)
+    assert clf.calibrate(form(X), y).predict_proba(form(X_test)).shape == (100, 5)
+
+
+def test_sparse_rows_are_never_dense_as_a_whole():
+    X = sparse.random_array((20_000, 5_000), density=0.001, format="csr", rng=0)
+    tracemalloc.start()
+    try:
+        FedRANClassifier(256, bias=False).fit(X, np.arange(20_000) % 2).predict(X)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000 * 5_000 * 8 / 8
+    with pytest.warns(UserWarning, match="hides them; use bias=False"):
+        FedRANClassifier(64).fit(X[:99] / 2, np.arange(99) % 2)
+
+
+def test_rare_classes_are_found_with_class_weights():
+    rng = np.random.default_rng(0)
+    y = (np.arange(8000) % 500 == 0).astype(int)
+    X = rng.standard_normal((8000, 6)) + 1.5 * y[:, None]
+    halves = (X[:4000], y[:4000]), (X[4000:], y[4000:])
+    plain, balanced, given = (
+        FedRANClassifier(256, class_weight=w).fit(*halves[0])
+        for w in (None, "balanced", {1: 499.0})
+    )
+    found = [clf.predict(halves[1][0])[halves[1][1] == 1].mean() for clf in (plain, balanced)]
+    assert found[0] < 0.2
+    assert found[1] > 0.7
+    assert balanced.predict(halves[1][0])[halves[1][1] == 0].mean() < 0.2
+    assert_same_model(balanced, given, X)
+    P = balanced.predict_proba(halves[1][0])
+    assert 0.6 < P[halves[1][1] == 1, 1].mean() < 1
+    for both in (lambda: balanced + balanced, lambda: balanced.partial_fit(X, y)):
+        with pytest.raises(ValueError, match=r"depends on the rows of one fit.* use a dict"):
+            both()
+
+
+@pytest.mark.parametrize("bad", ["auto", {}, {0: -1.0}, {0: np.inf}, 3])
+def test_class_weights_are_checked(blobs, bad):
+    with pytest.raises(ValueError, match="class_weight must"):
+        model(class_weight=bad).fit(*blobs[:2])
+
+
+def test_a_pickle_of_a_small_table_is_small():
+    X, y = load_wine(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    clf = FedRANClassifier().fit(X, y)
+    again = pickle.loads(pickle.dumps(clf))
+    assert len(pickle.dumps(clf)) < 2_000_000
+    more = again.partial_fit(X[:5], y[:5]).decision_function(X)
+    np.testing.assert_allclose(more, clf.partial_fit(X[:5], y[:5]).decision_function(X), atol=1e-4)
+
+
+def test_a_model_exports_itself_with_its_scaler(blobs):
+    runtime = pytest.importorskip("onnxruntime")
+    X, y, X_test, _ = blobs
+    clf = model(scaler=fedran.FederatedScaler()).fit(X, y)
+    session = runtime.InferenceSession(clf.to_onnx(), providers=["CPUExecutionProvider"])
+    labels = session.run(["label"], {"features": X_test.astype(np.float32)})[0]
+    assert np.mean(labels == clf.predict(X_test)) > 0.98
+
+
+def test_rows_with_several_labels(blobs):
+    X, y, X_test, y_test = blobs
+    of_class = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]])
+    Y, Y_test = of_class[y], of_class[y_test]
+    clf = model().fit(X, Y)
+    assert np.mean(clf.predict(X_test) == Y_test) > 0.9
+    np.testing.assert_array_equal(clf.predict(X_test), clf.decision_function(X_test) > 0)
+    assert log_loss(Y_test.ravel(), clf.predict_proba(X_test).ravel()) < 0.25
+    first = model().fit(X[:100], Y[:100])
+    parts = [
+        first.partial_fit(X[100:200], Y[100:200]),
+        model().fit(X[200:], sparse.csr_array(Y[200:])),
+    ]
+    assert_same_model(clf, sum(parts), X_test)
+    one = model().fit(X, Y[:, 0])  # a column alone, at the same ridge
+    alone = model(ridge=fedran.Ridge.absolute(clf.head_.diagnosis.lam)).fit(X, Y[:, 0])
+    np.testing.assert_allclose(alone.head_.weights[:, 1], clf.head_.weights[:, 0], atol=1e-4)
+    for wrong in (lambda: clf.partial_fit(X, Y[:, :2]), lambda: first.partial_fit(X, y)):
+        with pytest.raises(ValueError, match="indicators of 3 labels, as in the first batch"):
+            wrong()
+    with pytest.raises(ValueError, match="y is '3 columns' in one"):
+        clf + one
+    for refused in (clf.to_onnx, clf.summary, lambda: clf.predict(X, reject=0.1)):
+        with pytest.raises(ValueError, match="one label"):
+            refused()
 
 
 def test_a_sum_goes_on_learning(blobs):
