@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -146,6 +146,66 @@ def _best_and_lead(
         return best, scores[:, 0] - LONE_CLASS_BONUS
     top = np.partition(scores, -2, axis=1)
     return best, top[:, -1] - top[:, -2]
+
+
+class LabelNoise(NamedTuple):
+    """By how much wrong pseudo-labels change W, and the scores of rows."""
+
+    weights: float
+    """Bound on ||W_pseudo - W_true||_F, or on its expectation."""
+    scores: Float64[NDArray[Any], " n"]
+    """Bound on the norm of the change of each row's scores, or on its expectation."""
+    shrink: float = 0.0
+    """The share of the pseudo-labelled rows' part of the scores that is lost on average."""
+    spread: Float64[NDArray[Any], " n"] | None = None
+    """Bound on the root mean square of what remains of the change without this average."""
+
+
+def noise_bound(
+    lam: float, leverages: Float64[NDArray[Any], " n"], difference: float
+) -> LabelNoise:
+    r"""The change of W = (G + lambda I)^-1 B if ||B_pseudo - B_true||_F = ``difference``.
+
+    Labels change B only: ``||W_pseudo - W_true|| <= difference / lambda``. By Cauchy and Schwarz
+    in the inner product of (G + lambda I)^-1, the scores of a row h with the leverage
+    ``l = h' (G + lambda I)^-1 h`` change by at most ``sqrt(l / lambda) difference``.
+
+    >>> noise_bound(4.0, np.array([0.25]), 2.0)
+    LabelNoise(weights=0.5, scores=array([0.5]), shrink=0.0, spread=None)
+    """
+    return LabelNoise(difference / lam, np.sqrt(np.asarray(leverages) / lam) * difference)
+
+
+def expected_noise(
+    lam: float,
+    leverages: Float64[NDArray[Any], " n"],
+    n_pseudo: int,
+    share: float,
+    n_classes: int,
+) -> LabelNoise:
+    r"""The same if a share of the pseudo-labels is wrong, as ``expected_wrong`` estimates it.
+
+    With k wrong labels ``||Y_pseudo - Y_true||^2 = 2k``, and H_p'H_p <= G for the rows H_p that
+    have them. So the scores of a row with leverage l change by at most ``sqrt(2 k l)`` and W by
+    ``sqrt(k / (2 lambda))``; with E k = share n_pseudo these hold in expectation, however the
+    errors depend on each other.
+
+    If errors are independent, and each wrong label is any other one alike, the part W_p of W that
+    comes from these rows loses the share ``shrink = share C / (C - 1)`` of its deviation from the
+    mean over the classes, which keeps their order. The rest of the change has a root mean square
+    of at most ``sqrt(2 share l)``, without the factor n_pseudo.
+
+    >>> found = expected_noise(4.0, np.array([0.25]), 100, 0.02, 3)
+    >>> found.weights, found.scores, round(found.shrink, 3), found.spread
+    (0.5, array([1.]), 0.03, array([0.1]))
+    """
+    wrong, leverages = share * n_pseudo, np.asarray(leverages)
+    return LabelNoise(
+        math.sqrt(wrong / (2 * lam)),
+        np.sqrt(2 * wrong * leverages),
+        share * n_classes / max(1, n_classes - 1),
+        np.sqrt(2 * share * leverages),
+    )
 
 
 @dataclass(frozen=True, eq=False)
