@@ -225,7 +225,7 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
         self, Z: Float[Array, "n d"], prepared: bool = False, exact: bool = False
     ) -> Float32[Array, "n M"]:
         if not self.projected:
-            X = Z if prepared else self._prepared(Z)
+            X: Any = Z if prepared else self._prepared(Z)
             return X.toarray() if sparse.issparse(X) else X
         is_sparse = sparse.issparse(Z)  # the product of a sparse row never depends on other rows
         projection = self.projection if is_sparse else self.projection_like(Z)

@@ -50,7 +50,7 @@ class Ridge:
     for the same f it is smaller where many small clients contribute.
 
     Wherever a ridge is asked for, a plain number means a multiple of this rule: 1.0 is the rule
-    itself and 10 gives ten times its lambda. ``Ridge.GRID`` is a grid of such numbers to search.
+    itself and 10 gives ten times its lambda.
 
     >>> accounts = Accounts(n_rows=100, parts=1, energy=1000.0, cut=100.0)
     >>> Ridge().value(accounts), Ridge.parse(10).value(accounts)
@@ -58,9 +58,6 @@ class Ridge:
     >>> Ridge.absolute(1e-3).value(accounts)
     0.001
     """
-
-    GRID: ClassVar[tuple[float, ...]] = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
-    """Multiples of the default rule, for a search such as scikit-learn's ``GridSearchCV``."""
 
     SEARCHED: ClassVar[tuple[float, ...]] = tuple(
         float(f"{10 ** (k / 4):.3g}") for k in range(-8, 17)
