@@ -74,11 +74,10 @@ class RandomFeatures(PreparedRows):
 
     Notes
     -----
-    ``phi(Z)`` takes an (n, d) NumPy array, torch tensor or SciPy sparse matrix, whose rows are
-    never made dense. It returns (n, M) float32, of the same type on the same device (of sparse
-    rows in NumPy), for 2 n d M operations. Besides the result it needs P (4 d M bytes, drawn at
-    first use, and one copy per torch device) and about ``BLOCK_BYTES`` of working memory.
-    ``blocks`` never holds more than one block of H. P is not pickled.
+    ``phi(Z)`` takes an (n, d) NumPy array or torch tensor and returns (n, M) float32 of the same
+    type on the same device, for 2 n d M operations. Besides the result it needs P (4 d M bytes,
+    drawn at first use, and one copy per torch device) and about ``BLOCK_BYTES`` of working
+    memory. ``blocks`` never holds more than one block of H. P is not pickled.
 
     Examples
     --------
@@ -182,63 +181,37 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
         return self._mapped(X, prepared=True)
 
     def blocks(
-        self, Z: ArrayLike | Array, max_bytes: int = BLOCK_BYTES, *, exact: bool = False
+        self, Z: Any, max_bytes: int = BLOCK_BYTES, *, exact: bool = False
     ) -> Iterator[tuple[slice, Float32[Array, "_ M"]]]:
         """Iterate over (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row).
 
         The last bits of a float32 product depend on the rows beside a row. With ``exact`` products
-        are computed in float64 and rounded once, so that they hardly ever do.
+        are computed in float64 and rounded once, so that they hardly ever do. SciPy's sparse rows
+        become dense one block at a time.
         """
-        accepted = self._accepted(Z)
-        slices = blocks(accepted.shape[0], self.out_features, most=max_bytes)
-        return ((rows, self._mapped(accepted[rows], exact=exact)) for rows in slices)
-
-    def _accepted(self, Z: Any) -> Any:
-        """The rows, checked. Sparse ones become CSR, of which the stored values are checked."""
-        if not sparse.issparse(Z):
-            return super()._accepted(Z)
-        if Z.shape[1] != self.in_features:
-            raise ValueError(f"Z must have {self.in_features} columns, got shape {Z.shape}")
-        Z = sparse.csr_array(Z)
-        low = 0.0 if self.kind == "hellinger" else -np.inf
-        bad = np.flatnonzero(~(np.isfinite(Z.data) & (Z.data >= low)))
-        if len(bad):
-            row = int(np.searchsorted(Z.indptr, bad[0], side="right")) - 1
-            expected = "finite values" + (" of at least 0" if low == 0 else "")
-            raise Refused("Z", expected, f"{Z.data[bad[0]]} in row {row}")
-        return Z
-
-    def _prepared(self, Z: Any) -> Any:
-        """Rows as they are multiplied by P; CSR rows stay sparse."""
-        if not sparse.issparse(Z):
-            return super()._prepared(Z)
-        Z = Z.sqrt() if self.kind == "hellinger" else Z
-        if self.bias:
-            ones = np.full((Z.shape[0], 1), math.sqrt(self.in_features))
-            Z = sparse.hstack([Z, ones], format="csr")
-        for order in () if self.kind == "relu" else (np.inf, 2):  # as in unit_rows
-            sizes = abs(Z).max(axis=1).toarray() if order != 2 else np.sqrt((Z * Z).sum(axis=1))
-            Z = sparse.diags_array(1 / np.where(sizes > 0, sizes, 1.0).ravel()) @ Z
-        return Z.astype(np.float32)
+        if sparse.issparse(Z):
+            stored, width = Z.tocsr(), max(self.out_features, 2 * self.in_features)
+            return (
+                (rows, self._mapped(self._accepted(stored[rows].toarray()), exact=exact))
+                for rows in blocks(stored.shape[0], width, most=max_bytes)
+            )
+        Z = self._accepted(Z)
+        slices = blocks(Z.shape[0], self.out_features, most=max_bytes)
+        return ((rows, self._mapped(Z[rows], exact=exact)) for rows in slices)
 
     def _mapped(
         self, Z: Float[Array, "n d"], prepared: bool = False, exact: bool = False
     ) -> Float32[Array, "n M"]:
         if not self.projected:
-            X: Any = Z if prepared else self._prepared(Z)
-            return X.toarray() if sparse.issparse(X) else X
-        is_sparse = sparse.issparse(Z)  # the product of a sparse row never depends on other rows
-        projection = self.projection if is_sparse else self.projection_like(Z)
-        projection = cast(projection, "float64" if exact and not is_sparse else "float32")
-        xp, shape = namespace(projection), (Z.shape[0], self.out_features)
-        H = xp.empty(shape, dtype=xp.float32, device=device(projection))
+            return Z if prepared else self._prepared(Z)
+        xp = namespace(Z)
+        projection = cast(self.projection_like(Z), "float64" if exact else "float32")
+        H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
         most = EXACT_BYTES if exact else BLOCK_BYTES
         for rows in blocks(Z.shape[0], self.out_features, most=most):
             with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
                 X = Z[rows] if prepared else self._prepared(Z[rows])
-                if is_sparse:
-                    H[rows] = X @ projection
-                elif exact:
+                if exact:
                     H[rows] = cast(matmul(cast(X, "float64"), projection), "float32")
                 else:
                     matmul(X, projection, out=H[rows])

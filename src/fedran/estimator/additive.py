@@ -300,7 +300,8 @@ class AdditiveModel(BaseEstimator):  # type: ignore[misc]
 
 def learned_blocks(phi: RandomFeatures, X: Any) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Blocks of the random features of rows to learn."""
-    return phi.blocks(X, BLOCK_BYTES, exact=phi.out_features <= FLOAT64_WIDTH)
+    exact = max(phi.out_features, phi.in_features) <= FLOAT64_WIDTH
+    return phi.blocks(X, BLOCK_BYTES, exact=exact)
 
 
 def standardized(X: Any, scaler: FederatedScaler | None) -> Any:
