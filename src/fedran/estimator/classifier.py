@@ -14,7 +14,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from fedran.core.errors import printable, real_number
+from fedran.core.errors import printable
 from fedran.core.labels import (
     Label,
     encode_labels,
@@ -28,6 +28,7 @@ from fedran.core.solve.calibration import Calibration, leave_one_out
 from fedran.core.solve.head import Head
 from fedran.core.solve.ridge import Ridge
 from fedran.core.summary import Summary
+from fedran.core.sums.stored_points import ClassWeight, class_weights
 from fedran.estimator.additive import AdditiveModel, Batch, learned_blocks, standardized
 from fedran.scaler import FederatedScaler
 
@@ -59,8 +60,8 @@ class FedRANClassifier(ClassifierMixin, AdditiveModel):  # type: ignore[misc]
         unfitted one is fitted on the first rows. Its fingerprint becomes part of the model's.
     class_weight:
         Weights of classes by label (others have 1), relative to the largest: rows of that class
-        count once. ``"balanced"`` lets all classes of ``fit`` count alike; where there are several
-        batches or models, give all of them the same dict.
+        count once, and others less. ``"balanced"`` lets all classes of ``fit`` count alike; where
+        there are several batches or models, give all of them the same dict.
 
     Attributes
     ----------
@@ -106,7 +107,7 @@ class FedRANClassifier(ClassifierMixin, AdditiveModel):  # type: ignore[misc]
         ridge: Ridge | float | Literal["cv"] | None = "cv",
         random_state: int | None = 0,
         scaler: FederatedScaler | None = None,
-        class_weight: Mapping[Label, float] | Literal["balanced"] | None = None,
+        class_weight: ClassWeight = None,
     ) -> None:
         super().__init__(out_features, kind, bias, ridge, random_state, scaler)
         self.class_weight = class_weight
@@ -143,22 +144,12 @@ class FedRANClassifier(ClassifierMixin, AdditiveModel):  # type: ignore[misc]
             return batch
         if batch.targets.ndim == 2:
             raise ValueError("class_weight is for one label per row; use sample_weight")
-        of_row = self._class_weights(batch)[batch.targets]
+        rows = np.bincount(batch.targets, batch.weights).astype(np.float64)
+        found = class_weights(self.class_weight, batch.names, rows)
+        assert found is not None
+        given = self.class_weight.values() if isinstance(self.class_weight, Mapping) else found
+        of_row = (found / max(1.0, *given))[batch.targets]
         return batch._replace(weights=of_row if batch.weights is None else of_row * batch.weights)
-
-    def _class_weights(self, batch: Batch) -> NDArray[np.float64]:
-        """The weight of each class of a batch, at most 1."""
-        if self.class_weight == "balanced":
-            rows = np.bincount(batch.targets, batch.weights)
-            return rows.min() / rows
-        if not isinstance(self.class_weight, Mapping):
-            got = repr(self.class_weight)
-            raise ValueError(f"class_weight must be 'balanced', a dict or None, got {got}")
-        given = [real_number(w, f"the weight of {c!r}") for c, w in self.class_weight.items()]
-        if not given or not all(0 < w < np.inf for w in given):
-            raise ValueError("class_weight must have finite, positive weights")
-        found = [self.class_weight.get(name, 1.0) for name in batch.names]
-        return np.array(found) / max(given)
 
     def _require_common_weights(self, what: str) -> None:
         if self.class_weight == "balanced":

@@ -136,14 +136,15 @@ class ExactSum:
         outside the range of G would be divided by it.
         """
         with self._whole():
-            self._widen(*((1.0, 1.0) if weights is None else (min(weights), max(weights))))
+            w = np.ones(1) if weights is None or not len(weights) else weights
+            self._widen(float(w.min()), float(w.max()))
             for rows, block in blocks:
                 H = cast(block, "float64") if self.dtype == "float64" else block
-                w, excess = None if weights is None else weights[rows], 0.0
+                some, excess = None if weights is None else weights[rows], 0.0
                 make = ClassSums.from_codes if codes.ndim == 1 else ClassSums.from_targets
-                sums = make(H, classes, codes[rows], weights=w)
-                if w is not None:
-                    H, excess = scale_rows(H, np.sqrt(w)), float(np.sum(w - 1.0))
+                sums = make(H, classes, codes[rows], weights=some)
+                if some is not None:
+                    H, excess = scale_rows(H, np.sqrt(some)), float(np.sum(some - 1.0))
                 if isinstance(H, np.ndarray):
                     energy = float(np.einsum("ij,ij->i", H, H).sum(dtype=np.float64))
                 else:
