@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -128,7 +126,7 @@ class AdditiveModel(BaseEstimator):  # type: ignore[misc]
             dtype = "float64" if phi.out_features <= FLOAT64_WIDTH else "float32"
             self._learned = ExactSum(phi.out_features, dtype)
             self._solved: dict[str, Any] = {}
-            self._parts: frozenset[str] = frozenset()
+            self._parts: frozenset[tuple[Any, ...]] = frozenset()
             self._own_scale = own_scale
         self._learned.add_rows(
             self._before(mapped, batch), batch.names, batch.targets, batch.weights
@@ -251,8 +249,8 @@ class AdditiveModel(BaseEstimator):  # type: ignore[misc]
                     f"{name} is {value!r} in one {what} and {theirs[name]!r} in the other; "
                     f"models add only with the same {name}"
                 )
-        parts = self._parts or {self._digest()}, other._parts or {other._digest()}
-        if set(parts[0]) & set(parts[1]):
+        parts = [model._parts or frozenset({model._content()}) for model in (self, other)]
+        if parts[0] & parts[1]:
             warnings.warn("both models learned the same rows, which count twice", stacklevel=2)
         elif self._own_scale and other._own_scale:
             raise ValueError(
@@ -267,12 +265,17 @@ class AdditiveModel(BaseEstimator):  # type: ignore[misc]
         merged._learned = ExactSum(self.phi_.out_features, self._learned.dtype)
         merged._learned.add_sum(self._learned)
         merged._learned.add_sum(other._learned)
-        merged._parts = frozenset(parts[0]) | frozenset(parts[1])
+        merged._parts = parts[0] | parts[1]
         merged._own_scale = self._own_scale or other._own_scale
         merged._solved = {}
         merged._join(self, other)
         merged._forget_head()
         return merged
+
+    def _content(self) -> tuple[Any, ...]:
+        """Numbers that only copies of a model share."""
+        sums = self._learned.class_sums
+        return sums.classes, sums.counts, self._learned.accounts.energy
 
     def _join(self: Model, a: Model, b: Model) -> None:
         """What else a sum of models has."""
@@ -290,12 +293,6 @@ class AdditiveModel(BaseEstimator):  # type: ignore[misc]
             "scaler": scaler and f"{scaler:.12}...",
             "ridge": self.ridge,
         }
-
-    def _digest(self) -> str:
-        """Names the rows learned so far: equal for copies of a model, to rounding of a pickle."""
-        sums = self._learned.class_sums
-        numbers = [asdict(self._learned.accounts), sums.counts, sums.weights, sums.squares]
-        return hashlib.sha256(json.dumps([numbers, sums.classes]).encode()).hexdigest()
 
 
 def learned_blocks(phi: RandomFeatures, X: Any) -> Iterator[tuple[slice, NDArray[Any]]]:
