@@ -176,6 +176,22 @@ def test_summaries_wait_as_well(sites, tmp_path):
     store.close()
 
 
+def test_a_site_that_swaps_the_classes_of_its_summaries_is_set_aside(sites, tmp_path):
+    store = sites.store(tmp_path / "sums", **SUMMARIES)
+    phi = store.settings.features()
+    for i in range(1, 6):
+        for task in ("may", "june", "july"):
+            given = rows([i, *task.encode()], range(5), 200)
+            given = rotated(given) if i == 5 else given
+            made = fedran.summarize(phi(np.abs(given.X)), given.y, 8, fingerprint=phi.fingerprint)
+            blob = sites.envelope(f"site-{i}", task, fedran.encode(made))
+            assert store.receive(blob).settled
+    head = fedran.decode(update_head(store, None, "july")[0])
+    assert aside(store).keys() == {("site-5", None)}
+    assert head.diagnosis.n_rows == 4 * 3 * 200
+    store.close()
+
+
 def test_nothing_is_solved_again_until_something_changes(store, sites, monkeypatch):
     honest(store, sites, "may", (0, 1))
     first = update_head(store, None, "may")

@@ -114,7 +114,7 @@ class Judgement:
     set_aside: tuple[SetAside, ...]
     """Also what waits."""
     opinions: Opinions
-    """What the other sites say; empty for summaries."""
+    """What the other sites say; empty for secure sums."""
 
 
 class Test(NamedTuple):
@@ -312,7 +312,8 @@ def _waiting(
 ) -> Iterator[SetAside]:
     """Classes that one site alone has, and those of a very large site for which nobody vouches.
 
-    Of a sum, classes cannot be left out, so that all of a very large site waits.
+    Classes cannot be left out of a sum. So all of a very large site waits, if nobody vouches for
+    any of its classes.
     """
     settings, uploads, out = store.settings, store.served.uploads.values(), set(found)
     sizes, labels = Counter[str](), dict[str, set[Label | None]]()
@@ -323,7 +324,9 @@ def _waiting(
         others = [rows for site, rows in sizes.items() if site != client]
         if others and sizes[client] > settings.row_multiple * statistics.median(others):
             vouched = {c for c, o in opinions.get(client, {}).items() if o.vouched >= VOTE}
-            waits = labels[client] - vouched if settings.message == "points" else {None}
+            waits = labels[client] - vouched
+            if settings.message == "summary":
+                waits = set() if vouched else {None}
             for label in sorted(waits, key=str):
                 if not {(client, None), (client, label)} & out:
                     out.add((client, label))
