@@ -83,6 +83,13 @@ def test_a_liar_is_set_aside_however_many_rows_it_claims_and_forget_changes_noth
     other.close()
 
 
+def test_of_three_sites_two_outvote_the_third(store, sites):
+    many(store, sites, "may", (0, 1, 2), (1, 2))
+    assert send(store, sites, "site-5", "may", rotated(rows(7, (0, 1, 2), 300)))
+    update_head(store, None, "may")
+    assert aside(store).keys() == {("site-5", None)}
+
+
 def test_two_liars_and_one_that_lies_more_and_more_are_set_aside(store, sites):
     everything = (0, 1, 2, 3, 4)
     many(store, sites, "may", everything, (1, 2, 3))
