@@ -58,7 +58,7 @@ def make_paths(sites, folder):
     found = ServerPaths(folder)
     found.nodes.mkdir(parents=True)
     (found.nodes / "site-1.pub").write_text("key")
-    text = 'federation = "trial"\nin_features = 6\n'
+    text = 'federation = "trial"\nin_features = 6\ntrusted = true\n'
     found.settings_file.write_text(f'{text}source = "test"\n')
     sites.roster.save(found.roster)
     return found
@@ -75,7 +75,7 @@ def receive(paths, blobs):
 
 def state(paths):
     with opened(paths) as store:
-        return fedran.encode(store.aggregator), vars(store.state.history)
+        return fedran.encode(store.aggregator), list(store.state.uploads)
 
 
 def test_a_forgotten_site_was_never_seen(sites, envelopes, paths, tmp_path):

@@ -318,6 +318,7 @@ def _votes(
     np.add.at(rows, (sites, points.codes), points.counts * counted)
     votes = np.minimum(rows, VOTE)
     total = votes.sum(axis=0)
-    of_class = rows.sum() / max(1, np.count_nonzero(total)) * np.minimum(1, total / VOTE)
+    heard = np.minimum(rows, 10 * VOTE).sum()  # nobody makes all others too light for the ridge
+    of_class = heard / max(1, np.count_nonzero(total)) * np.minimum(1, total / VOTE)
     shares = of_class * votes / np.maximum(total, 1) / np.maximum(rows, 1)
     return points.counts * counted * shares[sites, points.codes]
