@@ -27,9 +27,8 @@ from rich.text import Text
 import fedran
 from fedran.core.errors import Refused, printable, shortened
 from fedran.data.catalogue import load_images
-from fedran.data.images import ItemSet, Range
+from fedran.data.images import COLUMN, LINES, ItemSet, Range, is_text, load_texts
 from fedran.data.rows import Rows, column_order
-from fedran.data.texts import COLUMN, LINES, is_text, load_texts
 from fedran.wire.files import require_file
 
 SCALER = "a scaler as JSON, which the method to_json writes"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,8 +37,9 @@ from fedran.core.fingerprint import (
     require_same,
     require_scaler,
 )
-from fedran.core.labels import encode_labels, label_array
+from fedran.core.labels import encode_labels
 from fedran.data.feature_file import SOURCE, read_parts
+from fedran.data.images import LINES, Texts
 from fedran.data.rows import (
     LABEL,
     Rows,
@@ -47,7 +49,6 @@ from fedran.data.rows import (
     none_if_missing,
     read_table,
 )
-from fedran.data.texts import LINES, Texts
 from fedran.wire.files import refusals_name_file, require_file, write_atomically
 
 READABLE = "a folder of images, features (.npy, .npz, .csv or .parquet) or texts"
@@ -78,9 +79,6 @@ def predict(
         bool, typer.Option("--force", help="Take features of another backbone than the head's.")
     ] = False,
     scores: Annotated[bool, typer.Option(help="Add the score of every class (CSV).")] = False,
-    top: Annotated[
-        int | None, typer.Option(min=1, help="The best labels and their scores (CSV).")
-    ] = None,
     reject: Annotated[
         float | None,
         typer.Option(
@@ -113,7 +111,7 @@ def predict(
 ) -> None:
     """Predict the labels of images, texts or rows of features with a saved head.
 
-    Prints one label per line, or CSV with --scores, --top, --id or an --out that ends in .csv:
+    Prints one label per line, or CSV with --scores, --id or an --out that ends in .csv:
     label and probability, and "yes" under dont_know for rows on which the head should not decide,
     because with them more than 1 % of all labels (or --reject) would be wrong.
     """
@@ -147,27 +145,55 @@ def predict(
     with refusals_name_file(rows):
         mapped = phi.blocks(Z)
     share = reject if reject is not None else _decidable(found)
-    table = _Table(found, share, scores or bool(top))
-    for _, H in mapped:
-        table.add(H, reject)
-    if scores or top or id_column is not None or (out is not None and out.suffix == ".csv"):
-        text = table.as_csv(given.names, "file" if id_column is None else "id", scores, top)
+    table: dict[str, list[Any]] = defaultdict(list)
+    if given.names:
+        table["file" if id_column is None else "id"] = [printable(name) for name in given.names]
     else:
-        text = "".join(f"{_shown(label)}\n" for label in table.labels)
+        table["row"] = list(range(len(Z)))
+    best = _add_answers(table, found, mapped, reject, share, scores)
+    if scores or id_column is not None or (out is not None and out.suffix == ".csv"):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([table, *zip(*table.values(), strict=True)])
+        result = text.getvalue()
+    else:
+        result = "".join(f"{label}\n" for label in table["label"])
     if out is None:
-        typer.echo(text, nl=False)
+        typer.echo(result, nl=False)
         return
-    write_atomically(out, text.encode())
+    write_atomically(out, result.encode())
     note = ""
     if share is not None:
-        note = f', "don\'t know" for {sum(table.unknown)} of them, to get about {share:.1%} wrong'
-    typer.echo(f"{len(table.labels)} labels in {out}{note}")
+        note = f', "don\'t know" for {table["dont_know"].count("yes")} of them, to get about {share:.1%} wrong'
+    typer.echo(f"{len(best)} labels in {out}{note}")
     classes, codes = encode_labels(given.y, len(given.y))
     if known := int(np.sum(codes >= 0)):
-        right = sum(
-            classes[c] == label for c, label in zip(codes, table.best, strict=True) if c >= 0
-        )
+        right = sum(classes[c] == label for c, label in zip(codes, best, strict=True) if c >= 0)
         typer.echo(f"{right / known:.1%} of the {known} known labels are predicted")
+
+
+def _add_answers(
+    table: dict[str, list[Any]],
+    head: fedran.Head,
+    mapped: Iterable[tuple[slice, NDArray[Any]]],
+    reject: float | None,
+    share: float | None,
+    scores: bool,
+) -> list[Any]:
+    """Add what a head says as columns of a table. Returns the best label of every row."""
+    best: list[Any] = []
+    for _, H in mapped:
+        best += head.predict(H).tolist()
+        table["label"] += map(_shown, head.predict(H, reject).tolist())
+        if head.calibration is not None and head.calibration.total:
+            likely = head.predict_proba(H).max(axis=1)
+            table["probability"] += [f"{p:.4f}" for p in likely.tolist()]
+        if share is not None:
+            table["dont_know"] += ["yes" * flag for flag in head.abstain(H, share).tolist()]
+        if scores:
+            for name, column in zip(head.classes, head.scores(H).T.tolist(), strict=True):
+                table[f"score_{_shown(name)}"] += [f"{value:.6g}" for value in column]
+    return best
 
 
 def _decidable(head: fedran.Head) -> float | None:
@@ -283,51 +309,3 @@ def ordered_features(
 
 def _shown(label: object) -> str:
     return "" if label is None else printable(str(label))
-
-
-class _Table:
-    """What a head says about rows."""
-
-    def __init__(self, head: fedran.Head, share: float | None, all_scores: bool) -> None:
-        self.head, self.share, self.all_scores = head, share, all_scores
-        self.best: list[Any] = []
-        self.labels: list[Any] = []
-        """The best label, or None where it is left empty."""
-        self.probabilities: list[float] = []
-        self.unknown: list[bool] = []
-        self.scores: list[NDArray[Any]] = []
-
-    def add(self, H: NDArray[Any], reject: float | None) -> None:
-        """Some more rows."""
-        best = self.head.predict(H)
-        self.best += best.tolist()
-        self.labels += best.tolist() if reject is None else self.head.predict(H, reject).tolist()
-        if self.head.calibration is not None and self.head.calibration.total:
-            self.probabilities += self.head.predict_proba(H).max(axis=1).tolist()
-        if self.share is not None:
-            self.unknown += self.head.abstain(H, self.share).tolist()
-        if self.all_scores:
-            self.scores.append(self.head.scores(H))
-
-    def as_csv(self, names: Sequence[str], named: str, all_scores: bool, top: int | None) -> str:
-        """A header and one line per row: its name or number, and what the head says."""
-        classes = [_shown(c) for c in label_array(self.head.classes).tolist()]
-        scores = np.concatenate(self.scores) if self.scores else np.empty((len(self.labels), 0))
-        best = np.argsort(-scores, axis=1, kind="stable")[:, : min(top or 0, len(classes))]
-        header = [named if names else "row", "label"]
-        header += ["probability"] if self.probabilities else []
-        header += ["dont_know"] if self.unknown else []
-        header += [f"{what}_{k + 1}" for k in range(best.shape[1]) for what in ("top", "top_score")]
-        header += [f"score_{name}" for name in classes] if all_scores else []
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(header)
-        for i, label in enumerate(self.labels):
-            line: list[Any] = [printable(names[i]) if names else i, _shown(label)]
-            line += [f"{self.probabilities[i]:.4f}"] if self.probabilities else []
-            line += ["yes" * self.unknown[i]] if self.unknown else []
-            for j in best[i]:
-                line += [classes[j], f"{scores[i, j]:.6g}"]
-            line += [f"{s:.6g}" for s in scores[i]] if all_scores else []
-            writer.writerow(line)
-        return text.getvalue()
