@@ -162,9 +162,9 @@ def predict(
         typer.echo(result, nl=False)
         return
     write_atomically(out, result.encode())
-    note = ""
+    note, unsure = "", table["dont_know"].count("yes")
     if share is not None:
-        note = f', "don\'t know" for {table["dont_know"].count("yes")} of them, to get about {share:.1%} wrong'
+        note = f', "don\'t know" for {unsure} of them, to get about {share:.1%} wrong'
     typer.echo(f"{len(best)} labels in {out}{note}")
     classes, codes = encode_labels(given.y, len(given.y))
     if known := int(np.sum(codes >= 0)):
