@@ -8,9 +8,10 @@ message per site builds the classifier.
 # %% [markdown]
 # ## Images in folders
 #
-# The names of the folders inside `shapes/train` and `shapes/test` are the labels.
-# Any other layout works too, also images without labels. Here a few lines draw the images, so that this page
-# runs anywhere. Use your own folder instead.
+# The names of the folders inside `shapes/train` and `shapes/test` are the
+# labels. Any other layout works too, also images without labels. Here a few
+# lines draw the images, so that this page runs anywhere. Use your own folder
+# instead.
 
 # %%
 from pathlib import Path
