@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,8 +21,9 @@ from fedran.cli.inputs import (
     feature_store,
     in_order,
     load_items,
+    matching_scaler,
+    ordered_features,
     progress,
-    read_scaler,
     require_features,
     require_new,
     say,
@@ -30,13 +31,7 @@ from fedran.cli.inputs import (
 )
 from fedran.core.errors import Refused, printable
 from fedran.core.features import feature_map
-from fedran.core.fingerprint import (
-    Fingerprint,
-    columns_hash,
-    require_columns,
-    require_same,
-    require_scaler,
-)
+from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.labels import encode_labels
 from fedran.data.feature_file import SOURCE, read_parts
 from fedran.data.images import LINES, Texts
@@ -44,7 +39,6 @@ from fedran.data.rows import (
     LABEL,
     Rows,
     as_labels,
-    column_order,
     is_table,
     none_if_missing,
     read_table,
@@ -121,12 +115,7 @@ def predict(
     if found.fingerprint is None:
         raise Refused(str(head), "a head that identifies its features", "no fingerprint")
     phi = feature_map(found.fingerprint)
-    scale = None if scaler is None else read_scaler(scaler)
-    try:
-        require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
-    except Refused as reason:
-        hint = "name its JSON file with --scaler"
-        raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, hint) from None
+    scale = matching_scaler(found.fingerprint, scaler, head)
     if rows.is_dir() or rows.suffix.lower() == LINES or backbone is not None:
         given = _extracted(rows, found.fingerprint, backbone, device, column, label)
     else:
@@ -274,37 +263,6 @@ def read_features(path: Path, ids: str | None = None, label: str | None = None) 
     if len(parts) > 1:
         say(f"{path}: the test rows are predicted; the training rows are not")
     return parts["test"] if "test" in parts else parts["train"]
-
-
-def ordered_features(
-    path: Path,
-    table: Rows,
-    head: Fingerprint,
-    scaler: fedran.FederatedScaler | None,
-    offer: Path | None,
-) -> tuple[NDArray[Any], Sequence[str]]:
-    """The features with their columns in the order of the head, where both have names; the names.
-
-    The offer says what the order of the head is, else the scaler. Messages of `fedran condense`
-    have their columns in the order of their names.
-    """
-    whose = "the scaler"
-    columns = tuple(getattr(scaler, "feature_names_in_", ()))
-    if offer is not None:
-        from fedran.federation.protocol.messages import Offer
-
-        listed = Offer.load(offer).columns
-        if (columns_hash(listed) if listed else None) != head.fields.get("columns"):
-            raise Refused(str(offer), "the columns of the head", "others, or no names")
-        if listed:
-            columns, whose = listed, "the federation"
-    by_name = tuple(sorted(table.columns))
-    if not columns and head.fields.get("columns") == columns_hash(by_name):
-        columns = by_name
-    order = column_order(table.columns, columns, path.name, whose)
-    hint = "order them as in training; for a federation's head name its offer.json with --offer"
-    require_columns(head, columns or table.columns, path.name, hint)
-    return table.X if order is None else table.X[:, order], columns
 
 
 def _shown(label: object) -> str:
