@@ -165,7 +165,7 @@ def init(
         lines += [f"  fedran federation down {quoted}"]
     else:
         lines += [f"  fedran federation server {quoted}      # in the foreground, or as a service"]
-        joining = f"fedran federation join ... --federation {federation}"
+        joining = f"fedran federation join ... --federation {shlex.quote(federation)}"
         lines += [f"  {joining}  # at each site, with tls/ca.crt"]
         lines += [f"  fedran federation add {quoted} FILE    # with the site's enrolment.toml"]
     typer.echo("\n".join(lines))
@@ -266,7 +266,7 @@ def remove(folder: ServerFolder, client: Client) -> None:
     remove_site(find_server(folder), client)
     typer.echo(
         f"{client} is removed from the roster. Its earlier uploads stay in the classifier; "
-        f"`fedran federation forget {folder} {client}` removes them"
+        f"`{shlex.join(['fedran', 'federation', 'forget', str(folder), client])}` removes them"
     )
 
 
