@@ -59,6 +59,8 @@ SHOWN = (5, 50, 100, 200)
 """Uploads after which memory is read."""
 PULL_SECONDS = 3.0
 """Between two questions of a SuperNode without work, as in Flower."""
+IDLE_SECONDS = 30.0
+"""Without a task, in which the processor time of the SuperLink is measured."""
 START_SECONDS, RETRY_SECONDS = 0.15, 10.0
 """Between the starts of two sites, and until one that could not connect tries again."""
 
@@ -304,7 +306,10 @@ def task_of(work, sites, made, phi, processes=0):
         else:
             start_federation(folder, insecure=False, say=print)
         found["connected"] = time.perf_counter() - start
+        idle = used(server.folder)
+        time.sleep(IDLE_SECONDS)
         before, start = used(server.folder), time.perf_counter()
+        found["idle"] = (before["superlink"] - idle["superlink"]) / IDLE_SECONDS
         done = run_task(server, TASK, say=print)
         found["seconds"] = time.perf_counter() - start
         after, start = used(server.folder), time.process_time()
@@ -376,13 +381,14 @@ def many_table(found):
 def flower_table(found):
     """The table of whole tasks over Flower."""
     names = ["sites", "programs of sites", "to connect, s", "task, s", "server app, CPU s"]
-    names += ["SuperLink, CPU s", "server app, peak MiB", "SuperLink, peak MiB"]
+    names += ["SuperLink, CPU s", "the same idle, per s", "server app, peak MiB"]
+    names += ["SuperLink, peak MiB"]
     names += ["uploads, MiB", "transport, MiB", "status, CPU s"]
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for f in found:
         programs = f["processes"] or 2 * f["sites"]
         cells = [f"{f['sites']:,}", f"{programs}", f"{f['connected']:.0f}", f"{f['seconds']:.0f}"]
-        cells += [f"{f['cpu executor']:.0f}", f"{f['cpu superlink']:.0f}"]
+        cells += [f"{f['cpu executor']:.0f}", f"{f['cpu superlink']:.0f}", f"{f['idle']:.2f}"]
         cells += [f"{f['flower.executor server']:.0f}", f"{f['flower.superlink']:.0f}"]
         cells += [f"{f['payload'] / MIB:.1f}", f"{f['transport'] / MIB:.1f}", f"{f['status']:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
