@@ -311,6 +311,7 @@ def task_of(work, sites, made, phi, processes=0):
         found["idle"] = (before["superlink"] - idle["superlink"]) / IDLE_SECONDS
         done = run_task(server, TASK, say=print)
         found["seconds"] = time.perf_counter() - start
+        time.sleep(5)  # programs take note of children that ended
         after, start = used(server.folder), time.process_time()
         Reader(server.folder).read().to_json()
         found["status"] = time.process_time() - start
