@@ -30,7 +30,8 @@ def test_the_privacy_page_shows_the_measured_leakage():
     pages = [(ROOT / p).read_text() for p in ("docs/explanation/privacy.md", "results/leakage.md")]
     for line in map(json.loads, lines):
         for page in pages:
-            rows = [row for row in page.splitlines() if row.startswith(f"| {line['name']} |")]
+            starts = f"| {line['name']} |", f"| {line['name']} * |"  # of an earlier version
+            rows = [row for row in page.splitlines() if row.startswith(starts)]
             assert any(f"{line['auc']:.3f}" in row for row in rows), line["name"]
 
 
