@@ -207,7 +207,8 @@ class Store:
         ):
             return None
         most = min(most, self.settings.support)
-        return state.aggregator.solve(ridge, landmarks=most, left_out=left_out)
+        weight = self.settings.class_weight
+        return state.aggregator.solve(ridge, landmarks=most, class_weight=weight, left_out=left_out)
 
     def calibrated(self, head: Head, found: Calibration | None = None) -> Head:
         """The head with what was noted to calibrate it, if anything was; ``found`` is noted now.
@@ -229,6 +230,7 @@ class Store:
         uploads = sorted((*u.key, u.digest) for u in self.state.uploads.values())
         known = [__version__, self.fingerprint.hash, self.settings.support, uploads]
         known += [self.settings.trusted, self.settings.row_multiple, self.settings.classes]
+        known += [self.settings.class_weight]
         known += [self.vouched, self.pinned, self.settings.validation, self.roster.rows]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
