@@ -26,7 +26,6 @@ COMMANDS = {
         run.down,
         run.task,
         run.close,
-        run.simulate,
     ),
     "Watch it": (
         watch.status,
