@@ -11,6 +11,7 @@ from fedran.federation.server.head.head import LEFT_OUT
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.schema import Charge, SolvedHead, Upload, Waiting
+from fedran.federation.server.store.store import RESTORED
 from fedran.federation.status.model import ACCEPTED, Outcome, SiteStatus, TaskStatus
 
 
@@ -26,6 +27,7 @@ class Counts:
     ledger: list[Charge] = field(default_factory=list)
     flower: str = ""
     held: str = ""
+    restored: str = ""
     left_out: str = ""
     transport: int = 0
     tasks: dict[str, TaskStatus] = field(default_factory=dict)
@@ -53,6 +55,7 @@ class Counts:
             ledger=database.ledger(),
             flower=database.fact("flower"),
             held=database.fact("held"),
+            restored=database.fact(RESTORED),
             left_out=database.fact(LEFT_OUT),
         )
         for task in database.tasks():

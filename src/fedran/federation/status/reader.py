@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class Reader:
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
         findings += self._warnings(now, record.get("foreign_runs", []), expires)
         roster, sums = self._roster(findings), list(self._sums())
+        findings += _restored(json.loads(stored.restored or "{}"), roster)
         sites = [
             stored.site(client) for client in sorted({*roster, *stored.uploads, *stored.payload})
         ]
@@ -225,3 +226,17 @@ class Reader:
 
     def _command(self, verb: str, *arguments: str) -> str:
         return shlex.join(["fedran", "federation", verb, str(self.given), *arguments])
+
+
+def _restored(missing: dict[str, list[str] | None], roster: Collection[str]) -> Iterator[Finding]:
+    """What sites have not sent again since a backup was restored."""
+    known = [f"{c} ({', '.join(tasks)})" for c, tasks in missing.items() if tasks and c in roster]
+    silent = [client for client, tasks in missing.items() if not tasks and client in roster]
+    if known:
+        text = f"A backup was restored. Uploads are being fetched: {shortened(known, SHOWN_ITEMS)}."
+        remedy = "No classifier is sent before; `remove` a site that does not come back."
+        yield Finding("warning", text, remedy)
+    if silent:
+        text = f"Not heard from since the restore: {shortened(silent, SHOWN_ITEMS)}."
+        remedy = "They may have uploads that the backup lacks. A new task does not wait for these."
+        yield Finding("warning", text, remedy)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, shortened
 from fedran.core.labels import Label
 from fedran.federation.protocol.limits import (
     CATCH_UP_SECONDS,
@@ -197,8 +197,9 @@ class Round:
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
         self._note_more(node, receipts, reply.fields.get("more") is True)
         earlier = accepted_since(self.store, client, reply.waiting)
-        earlier += lost_uploads(self.store, client, reply.stored)
-        self.receipts.setdefault(node, []).extend(receipts + earlier)
+        lost = lost_uploads(self.store, client, reply.stored)
+        self._ask_for(node, client, lost, more=reply.fields.get("more") is True)
+        self.receipts.setdefault(node, []).extend(receipts + earlier + lost)
         self.held_heads[node] = str(reply.fields.get("head", ""))
         if reply.validated:
             self.validated[node] = client, reply.validated
@@ -244,13 +245,44 @@ class Round:
             self.have_more.add(node)
             self.messenger.ask_again(node)
 
+    def _ask_for(self, node: int, client: str, lost: list[Receipt], *, more: bool) -> None:
+        """Ask a node at once for uploads that are lost; the next message contains their receipts.
+
+        A secure sum that is lost cannot be sent again by one site.
+        """
+        if self.settings.privacy != "none":
+            return
+        tasks = [receipt.task for receipt in lost if receipt.code == Code.LOST]
+        self.store.note_lost(client, tasks, more=more)
+        if tasks and self.replies[node] < MAX_MESSAGES:
+            self.have_more.add(node)
+            self.messenger.ask_again(node)
+
+    def _waits_for_uploads(self, task: str) -> bool:
+        """Whether a head would be older than that of the sites, because a backup was restored.
+
+        Without a task, the server also waits for sites that have not answered since.
+        """
+        missing = self.store.missing_since_restore()
+        known = [f"{client} ({', '.join(tasks)})" for client, tasks in missing.items() if tasks]
+        waits = known or ([] if task else list(missing))
+        if waits:
+            log.warning(
+                "no classifier is sent after the restore until it has uploads of: %s",
+                shortened(waits, 10),
+            )
+        return bool(waits)
+
     def _hand_back(self, task: str) -> None:
         """Send receipts and the newest head to every connected node, and note who has the head.
 
         Nodes that are not noted in the database are asked again by a later run.
         """
-        validation = self.validation or self._site_validation()
-        head, digest = update_head(self.store, validation, task, self.settings.head_margin)
+        if self._waits_for_uploads(task):
+            head, digest = b"", "outdated"
+        else:
+            validation = self.validation or self._site_validation()
+            head, digest = update_head(self.store, validation, task, self.settings.head_margin)
         nodes = list(self.messenger.network.nodes())
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         log.info("sending receipts and the newest head to %d nodes", len(nodes))

@@ -41,7 +41,9 @@ class SqliteFile:
             raise FileNotFoundError(f"{path}: no such file; expected the database of a server")
         if not read_only:  # only its owner can read it
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.fchmod(handle, 0o600)  # a copy may have another mode
+            os.close(handle)
         mode = "ro" if read_only else "rw"
         with self.named_errors():
             self.sql = sqlite3.connect(

@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 
 SERVER_KEY = "sums.key"
 """File in the server's folder with the key that signs secure sums."""
+RESTORED = "restored"
+"""Fact in the database after a backup was restored: sites that may have uploads which it lacks ->
+the tasks of these uploads, or None until the site has answered."""
 
 
 @contextmanager
@@ -87,6 +90,9 @@ class Store:
             """Clients and tasks whose uploads were removed."""
             self.rejected = self.database.rejected()
             """Client, task and digest of uploads that a person rejected, with the reasons."""
+            self.restored: dict[str, list[str] | None] = json.loads(
+                self.database.fact(RESTORED) or "{}"
+            )
             self.state = State.load(settings, self.database)
         except BaseException:
             self.database.close()
@@ -166,6 +172,38 @@ class Store:
                 self.database.set_task(task)
         self.tasks = frozenset(tasks)
         return tasks
+
+    def note_lost(self, client: str, lost: Collection[str], *, more: bool) -> None:
+        """After a restored backup: note of which tasks a site will send its uploads again.
+
+        ``more``: what it was asked for before may still come. Tasks that the backup does not
+        contain are opened again. Once a site has sent everything, it opens no task any more.
+        """
+        if client not in self.restored:
+            return
+        for task in lost:
+            self._open_again(task)
+        had = {task for own, task in self.state.uploads if own == client}
+        left = sorted({*lost, *((self.restored[client] or ()) if more else ())} - had)
+        self.restored[client] = left
+        if not left:
+            del self.restored[client]
+        with self.tolerating_a_full_disk("list of missing uploads"):
+            self.database.set_fact(RESTORED, json.dumps(self.restored))
+
+    def missing_since_restore(self) -> dict[str, list[str]]:
+        """Sites of the roster and the tasks of which a restored server lacks their uploads.
+
+        The list is empty for a site that has not answered yet.
+        """
+        here = {c: tasks or [] for c, tasks in self.restored.items() if c in self.roster.clients}
+        return {c: [t for t in here[c] if (c, t) not in self.forgotten] for c in here}
+
+    def _open_again(self, task: str) -> None:
+        if self.tasks is not None and task not in self.tasks:
+            log.info("task %s is not in the restored backup; it is opened again", task)
+            self.database.set_task(task, "restored")
+            self.tasks = {*self.tasks, task}
 
     def receive(self, blob: bytes) -> Receipt:
         """Decide about one envelope. Every problem with it is answered by a receipt.
@@ -265,6 +303,8 @@ class Store:
         envelope = arrival.envelope = open_envelope(arrival.blob, self.settings.limits)
         check_sender(envelope, self.settings.federation, self.roster)
         task = envelope.statement.task
+        if envelope.statement.client in self.restored:
+            self._open_again(task)
         if self.tasks is not None and task not in self.tasks:
             raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
         arrival.verified = True
