@@ -35,7 +35,7 @@ from fedran.federation.flower.programs import NO_SPINNING, free_port
 from fedran.federation.ops.maintenance import verify_store
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
 from fedran.federation.ops.services import start_federation, stop_federation
-from fedran.federation.ops.tasks import run_task
+from fedran.federation.ops.tasks import run_task, simulate
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.roster import Roster
@@ -235,16 +235,21 @@ def trial(folder, sites, made, phi):
     path.write_text(path.read_text().replace("deadline = 300", "deadline = 900"))
 
 
-def with_flower(work, sites, made, phi):
+def with_flower(work, sites, made, phi, *, simulated):
     """One task with this many sites: seconds, bytes and peak memory of the server."""
-    folder = work / f"deployed-{sites}"
+    folder = work / f"{'simulated' if simulated else 'deployed'}-{sites}"
     trial(folder, sites, made, phi)
-    watch = Watch(str(folder), ("flower.executor server", "flower.superlink"))
+    names = ("flwr-simulation",) if simulated else ("flower.executor server", "flower.superlink")
+    watch = Watch(str(folder), names)
     watch.start()
     try:
-        start_federation(folder, say=print)
-        start = time.perf_counter()
-        done = run_task(ServerPaths.find(folder), TASK, say=print)
+        if simulated:
+            start = time.perf_counter()
+            (done,) = simulate(folder, [TASK], say=print)
+        else:
+            start_federation(folder, insecure=False, say=print)
+            start = time.perf_counter()
+            done = run_task(ServerPaths.find(folder), TASK, say=print)
         seconds = time.perf_counter() - start
     finally:
         watch.ended.set()
@@ -294,14 +299,19 @@ def many_table(found):
 def flower_table(found):
     """The table of whole tasks under Flower."""
     lines = [
-        "| sites | task, s | payload, MiB | transport, MiB | server app, peak MiB | SuperLink, peak MiB |",  # noqa: E501
-        "|---|---|---|---|---|---|",
+        "| sites | how | task, s | payload, MiB | transport, MiB | server app, peak MiB | SuperLink, peak MiB |",  # noqa: E501
+        "|---|---|---|---|---|---|---|",
     ]
     for f in found:
-        sizes = (f"{f[name] / MIB:.2f}" for name in ("payload", "transport"))
-        peaks = (f"{f[name]:.0f}" for name in ("flower.executor server", "flower.superlink"))
-        cells = (f"{f['sites']}", f"{f['seconds']:.0f}", *sizes, *peaks)
-        lines.append(f"| {' | '.join(cells)} |")
+        simulated = "flwr-simulation" in f
+        app = f.get("flwr-simulation") or f["flower.executor server"]
+        link = "-" if simulated else f"{f['flower.superlink']:.0f}"
+        way = "-" if simulated else f"{f['transport'] / MIB:.2f}"
+        how = "simulated (Ray)" if simulated else "SuperNodes, TLS"
+        lines.append(
+            f"| {f['sites']} | {how} | {f['seconds']:.0f} | {f['payload'] / MIB:.2f} | {way} | "
+            f"{app:.0f} | {link} |"
+        )
     return lines
 
 
@@ -309,6 +319,7 @@ def main():
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="without Flower")
+    parser.add_argument("--simulated", default="10,50,200", help="numbers of simulated sites")
     parser.add_argument("--deployed", default="5,20", help="numbers of SuperNodes")
     parser.add_argument("--many", action="store_true", help="only the many small uploads")
     options = parser.parse_args()
@@ -326,9 +337,10 @@ def main():
         print("\n".join(lines), flush=True)
         found = []
         if not options.quick:
-            for sites in filter(None, options.deployed.split(",")):
-                found.append(with_flower(work, int(sites), made, phi))
-                print(found[-1], flush=True)
+            for text, simulated in ((options.deployed, False), (options.simulated, True)):
+                for sites in filter(None, text.split(",")):
+                    found.append(with_flower(work, int(sites), made, phi, simulated=simulated))
+                    print(found[-1], flush=True)
             lines += ["", *flower_table(found)]
             write(lines)
 

@@ -28,6 +28,7 @@ EXTRAS = {
     "parquet": ("pyarrow", "import pyarrow.parquet"),
     "bench": ("matplotlib, Jinja2", "import matplotlib.figure"),
     "flower": ("Flower", "import flwr"),
+    "simulation": ("Flower, Ray", "import ray"),
 }
 """What an extra brings, and the import whose time is measured."""
 

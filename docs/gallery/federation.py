@@ -77,8 +77,8 @@ shell(
 # %% [markdown]
 # ## Who contributes what?
 #
-# `status` shows tasks, sites and bytes. `--influence` adds what each site does
-# to the accuracy.
+# `status` shows tasks, sites and bytes. With `--web` it is a page in the
+# browser. `--influence` adds what each site does to the accuracy.
 
 # %%
 shell("fedran federation status trial")

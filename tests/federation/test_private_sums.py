@@ -24,6 +24,7 @@ from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.site import read_site
 from fedran.federation.status.terminal import print_status
+from fedran.federation.status.web import render
 from helpers.federation.secure_federation import (
     CLASSES,
     D,
@@ -60,6 +61,7 @@ def test_two_tasks_give_a_head_of_unit_rows_and_are_in_the_ledger(trial):
     console = Console(file=io.StringIO(), width=200)
     print_status(status, console)
     assert status.budget in " ".join(console.file.getvalue().split())
+    assert status.budget in " ".join(render("/sections", status).decode().split())
     X, y = rows(7, 200)
     assert head.fingerprint == PHI.fingerprint
     assert np.mean(head.predict(PHI(X)) == y) > 0.8

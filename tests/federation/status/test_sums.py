@@ -14,6 +14,7 @@ from fedran.federation.status.format import format_uploads
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.site import read_site
 from fedran.federation.status.terminal import print_status
+from fedran.federation.status.web import render
 from helpers.federation.secure_federation import SecureFederation, rows
 
 
@@ -51,6 +52,9 @@ def test_the_server_shows_cohorts_and_who_waits(late):
     )
     assert under_way in shown
     assert "task may, cohort-1: site-1, site-2, site-3 (120 rows)" in shown
+    page = " ".join(render("/sections", status).decode().split())
+    assert under_way in page
+    assert status.roster in page
 
 
 def test_a_site_that_cannot_add_its_rows_is_named_and_not_those_that_wait_for_it(

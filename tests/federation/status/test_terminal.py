@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import time
 
 import pytest
@@ -11,10 +10,9 @@ pytest.importorskip("flwr")
 
 from rich.console import Console
 
-from fedran.federation.status.metrics import render_metrics
-from fedran.federation.status.model import TaskStatus
 from fedran.federation.status.reader import Reader
 from fedran.federation.status.terminal import print_status
+from fedran.federation.status.web import render
 from helpers.federation.recorded_federation import RecordedFederation
 
 
@@ -75,8 +73,9 @@ def test_what_others_say_is_shown_beside_the_head_that_it_is_about(digest, known
     (first, second, _) = status.sites
     console = Console(file=io.StringIO(), width=80, highlight=False)
     print_status(status, console)
-    shown, metrics = console.file.getvalue(), render_metrics(status).decode()
-    assert ("25.0 %" in shown, "75.0 %" in shown) == (known, known)
+    page, metrics = (render(path, status).decode() for path in ("/", "/metrics"))
+    for shown in (console.file.getvalue(), page):
+        assert ("25.0 %" in shown, "75.0 %" in shown) == (known, known)
     assert ('fedran_site_agreement{site="site-1"} 0.25' in metrics) == known
     assert 'fedran_site_agreement{site="site-2"}' not in metrics
     assert ("fedran_head_left_out 0.75" in metrics) == known
@@ -100,25 +99,3 @@ def test_a_site_that_failed_is_not_one_that_has_nothing_to_send(tmp_path):
     assert "failed: memory" in words
     assert "declined: no rows yet" in words
     assert "1 had nothing to send, site-1 failed" in words
-
-
-LINE = re.compile(
-    r'fedran_[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"(,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? '
-    r"-?[0-9.]+(e[+-]?[0-9]+)?"
-)
-
-
-def test_every_metric_has_a_declared_type_and_what_is_unknown_is_left_out(open_task):
-    status = Reader(open_task.folder).read()
-    body = render_metrics(status).decode()
-    declared = set(re.findall(r"^# TYPE (\S+) (?:gauge|counter)$", body, re.M))
-    samples = [line for line in body.splitlines() if not line.startswith("#")]
-    assert all(LINE.fullmatch(line) for line in samples), samples
-    assert {re.match("[a-z_]+", line)[0] for line in samples} <= declared
-    assert {"fedran_up 1", "fedran_open_tasks 1"} <= set(samples)
-    assert 'fedran_site_connected{site="site-1"} 1' in samples
-    assert 'fedran_task_missing{task="may",state="open"} 2' in samples
-    odd = TaskStatus(**{**vars(status.tasks[0]), "state": 'a"b\\c\nd'})
-    body = render_metrics(type(status)(**{**vars(status), "nodes": None, "tasks": [odd]})).decode()
-    assert "\nfedran_nodes " not in body
-    assert r'state="a\"b\\c\nd"' in body

@@ -26,6 +26,7 @@ COMMANDS = {
         run.down,
         run.task,
         run.close,
+        run.simulate,
     ),
     "Watch it": (
         watch.status,

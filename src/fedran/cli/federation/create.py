@@ -149,7 +149,7 @@ def init(
         task = "TASK" if given else "task-1"
         lines += [f"  fedran federation up {quoted}          # server and sites in the background"]
         lines += [f"  fedran federation task {quoted} {task} # one task: uploads, then a new head"]
-        lines += [f"  fedran federation status {quoted}"]
+        lines += [f"  fedran federation status {quoted} --web"]
         lines += [f"  fedran federation down {quoted}"]
     else:
         lines += [f"  fedran federation server {quoted}      # in the foreground, or as a service"]

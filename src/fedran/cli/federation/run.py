@@ -9,6 +9,7 @@ import typer
 
 from fedran.cli.federation.arguments import (
     FederationFolder,
+    Insecure,
     ServerFolder,
     SiteFolder,
     Task,
@@ -17,25 +18,25 @@ from fedran.cli.federation.arguments import (
 )
 
 
-def server(folder: ServerFolder) -> None:
+def server(folder: ServerFolder, insecure: Insecure = False) -> None:
     """Run a server in the foreground until Ctrl-C."""
     from fedran.federation.ops.services import run_server
 
-    run_server(find_server(folder), say=typer.echo)
+    run_server(find_server(folder), insecure=insecure, say=typer.echo)
 
 
-def client(folder: SiteFolder) -> None:
+def client(folder: SiteFolder, insecure: Insecure = False) -> None:
     """Run a site in the foreground until Ctrl-C."""
     from fedran.federation.ops.services import run_site
 
-    run_site(find_site(folder), say=typer.echo)
+    run_site(find_site(folder), insecure=insecure, say=typer.echo)
 
 
-def up(folder: FederationFolder) -> None:
+def up(folder: FederationFolder, insecure: Insecure = False) -> None:
     """Start a server and its sites on this machine in the background."""
     from fedran.federation.ops.services import start_federation
 
-    start_federation(folder, say=typer.echo)
+    start_federation(folder, insecure=insecure, say=typer.echo)
 
 
 def down(
@@ -85,3 +86,20 @@ def close(folder: ServerFolder) -> None:
     from fedran.federation.ops.tasks import close_task
 
     typer.echo(f"task {close_task(find_server(folder))} ends now")
+
+
+def simulate(
+    folder: FederationFolder,
+    tasks: Annotated[
+        list[str], typer.Argument(help="Ids of the tasks, in order.", show_default=False)
+    ],
+    cpus: Annotated[int, typer.Option(min=1, help="Cores per site.")] = 1,
+) -> None:
+    """Run tasks over all sites of a folder in Flower's simulation (Ray).
+
+    The exit code is 1 if fewer than `min_clients` sites took part in a task.
+    """
+    from fedran.federation.ops.tasks import simulate as run
+
+    if not all(result.successful for result in run(folder, tasks, cpus=cpus, say=typer.echo)):
+        raise typer.Exit(1)

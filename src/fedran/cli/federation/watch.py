@@ -12,6 +12,7 @@ from fedran.cli.federation.arguments import Client, ServerFolder, Task, find_ser
 
 if TYPE_CHECKING:
     from fedran.federation.status.model import Status
+    from fedran.federation.status.reader import Reader
 
 
 def status(
@@ -19,6 +20,12 @@ def status(
         Path, typer.Argument(help="Folder of a server, federation or site.", show_default=False)
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a page on this machine that refreshes itself.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free port.")
+    ] = 8765,
     metrics: Annotated[
         bool, typer.Option("--metrics", help="Print metrics in Prometheus' text format.")
     ] = False,
@@ -37,7 +44,8 @@ def status(
 ) -> None:
     """Show tasks, sites, keys, bytes, accuracy and rejected uploads, or the state of a site.
 
-    Only reads files.
+    Only reads files. The page of --web also has /metrics for Prometheus and
+    /status.json.
     """
     from rich.console import Console
 
@@ -45,14 +53,17 @@ def status(
     from fedran.federation.status.site import read_site
     from fedran.federation.status.terminal import print_status
 
-    if as_json and metrics:
-        raise ValueError("--json and --metrics exclude each other; give one of them")
+    if sum((as_json, web, metrics)) > 1:
+        raise ValueError("--json, --web and --metrics exclude each other; give one of them")
     if out is not None and not metrics:
         raise ValueError("--out is for --metrics")
     if (folder / "site.toml").is_file():
-        if metrics or influence:
+        if web or metrics or influence:
             raise ValueError("the status of a site is text or --json; other options show a server")
         found = read_site(find_site(folder))
+    elif web:
+        _serve(Reader(folder), port)
+        return
     else:
         found = Reader(folder).read()
     if influence:
@@ -63,6 +74,17 @@ def status(
         typer.echo(found.to_json())
     else:
         print_status(found, Console(highlight=False))
+
+
+def _serve(reader: Reader, port: int) -> None:
+    from fedran.federation.status.web import StatusServer
+
+    with StatusServer(reader, port) as page:
+        typer.echo(f"{page.url}  (visible to all users of this machine; Ctrl-C stops it)")
+        try:
+            page.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("")
 
 
 def _write_metrics(status: Status, out: Path | None) -> None:

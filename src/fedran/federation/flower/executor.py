@@ -3,7 +3,7 @@
 Flower's own launcher installs and runs the app that comes with a run, and passes the token of a
 task on the command line, where every user of the machine can read it. Two programs take its place:
 
-    python -m fedran.federation.flower.executor server SERVER.toml HOST:PORT SECRET CA
+    python -m fedran.federation.flower.executor server SERVER.toml HOST:PORT SECRET [CA]
     python -m fedran.federation.flower.executor client SITE.toml HOST:PORT
 
 They claim tasks with a secret that only their own user can read, and run the installed app in a
@@ -99,14 +99,17 @@ def end_with(work: Callable[[], None]) -> NoReturn:
 def claim_tasks(
     address: str,
     secret: bytes,
-    authority: bytes,
+    authority: bytes | None,
     task_type: str,
     run: Callable[[str], None],
 ) -> NoReturn:
-    """Claim tasks and call ``run`` with the token of each in a process of its own, forever."""
+    """Claim tasks and call ``run`` with the token of each in a process of its own, forever.
+
+    ``authority`` is the certificate of the authority; None: the port has no TLS.
+    """
     client = RuntimeHttpClient.from_server_address(
         address,
-        insecure=False,
+        insecure=authority is None,
         root_certificates=authority,
         interceptors=[
             RuntimeVersionHttpInterceptor(component_name="SuperExec"),
@@ -126,7 +129,7 @@ def claim_tasks(
         time.sleep(POLL_SECONDS)
 
 
-def run_task(app: Callable[..., None], address: str, token: str, authority: bytes) -> None:
+def run_task(app: Callable[..., None], address: str, token: str, authority: bytes | None) -> None:
     """Run the server's app for one run of Flower.
 
     Flower's function for this pulls the run and pushes its end. It installs the app of the run,
@@ -156,7 +159,7 @@ def run_task(app: Callable[..., None], address: str, token: str, authority: byte
         address,
         queue,
         token,
-        False,
+        authority is None,
         authority,
         os.getppid(),
         runtime_dependency_install=False,
@@ -164,11 +167,11 @@ def run_task(app: Callable[..., None], address: str, token: str, authority: byte
 
 
 def serve_runs(
-    app: Callable[..., None], file: Path, address: str, secret: Path, authority: Path
+    app: Callable[..., None], file: Path, address: str, secret: Path, authority: Path | None
 ) -> NoReturn:
     """At the server: claim runs and do each in a process of its own, until this one is ended."""
     log_to(file.parent)
-    root = authority.read_bytes()
+    root = None if authority is None else authority.read_bytes()
     run = partial(run_task, app, address, authority=root)
     claim_tasks(address, secret.read_bytes(), root, TaskType.SERVER_APP, run)
 
@@ -235,8 +238,8 @@ def main(side: str, file: str, address: str, *keys: str) -> None:
     app = import_module(f"fedran.federation.flower.{side}app").app
     if side == "client":
         answer_messages(app, Path(file), address)
-    secret, authority = map(Path, keys)
-    serve_runs(app, Path(file), address, secret, authority)
+    secret, *authority = map(Path, keys)
+    serve_runs(app, Path(file), address, secret, authority[0] if authority else None)
 
 
 if __name__ == "__main__":

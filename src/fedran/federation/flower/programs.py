@@ -15,7 +15,13 @@ from fedran.core.errors import MissingExtra
 from fedran.federation.protocol.configuration import check_address, join_address
 from fedran.federation.protocol.identity import check_private, write_private
 from fedran.federation.protocol.keys import days_left, make_certificates
-from fedran.federation.server.settings import APP, OWNER, REFUSED_REQUESTS, ServerPaths
+from fedran.federation.server.settings import (
+    APP,
+    OWNER,
+    REFUSED_REQUESTS,
+    WITHOUT_KEYS,
+    ServerPaths,
+)
 from fedran.federation.site.settings import SitePaths
 from fedran.wire.files import read_json_object, write_atomically
 
@@ -25,6 +31,7 @@ OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 """No downloads and no telemetry."""
 NO_SPINNING = {"OPENBLAS_THREAD_TIMEOUT": "8"}
@@ -60,49 +67,53 @@ deadline = 0.0
 """
 
 
-def superlink(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
+def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the server's SuperLink; writes Flower's configuration."""
     address = paths.settings().address
     host, port = check_address(address)
-    _executable("flower-superlink")  # one sentence where Flower is not installed
-    check_private(paths.tls / "server.key", "the server's private key")
-    write_owner(paths, _reachable(address))
-    command = [sys.executable, "-P", "-m", "fedran.federation.flower.superlink", str(paths.runtime)]
+    command = _superlink_program(paths, _reachable(address), insecure=insecure)
     command += ["--host", host, "--port", str(port)]
     command += ["--database", str(paths.flower / "state.db")]
     command += ["--disable-runtime-dependency-installation"]
     command += ["--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(_new_secret(paths.runtime))]
-    command += ["--ssl-certfile", str(paths.tls / "server.crt")]
-    command += ["--ssl-keyfile", str(paths.tls / "server.key")]
-    command += ["--ssl-ca-certfile", str(paths.tls / "ca.crt"), "--enable-supernode-auth"]
-    return command, _environment(FLWR_HOME=paths.flower)
+    environment = _environment(FLWR_HOME=paths.flower)
+    if insecure:
+        command += ["--insecure"]
+    else:
+        check_private(paths.tls / "server.key", "the server's private key")
+        command += ["--ssl-certfile", str(paths.tls / "server.crt")]
+        command += ["--ssl-keyfile", str(paths.tls / "server.key")]
+        command += ["--ssl-ca-certfile", str(paths.tls / "ca.crt"), "--enable-supernode-auth"]
+    return command, environment
 
 
-def write_owner(paths: ServerPaths, address: str) -> None:
-    """Write our app, and a new secret of the owner's interface, for ``control.py``."""
-    from flwr.cli.build import build_fab_from_files
-
-    with warnings.catch_warnings():  # of a library that Flower uses
-        warnings.simplefilter("ignore")
-        app, _ = build_fab_from_files({"pyproject.toml": APP_TEXT.encode()})
-    paths.flower.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(paths.flower / APP, app)
-    previous = read_json_object(paths.runtime / OWNER).get("secret")
-    owner = {"address": address, "secret": secrets.token_hex(32), "previous": previous}
-    _replace_private(paths.runtime / OWNER, json.dumps(owner).encode())
-    (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
-
-
-def server_executor(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
+def server_executor(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the program that runs the server's app for its SuperLink."""
     command = [sys.executable, "-P", "-m", EXECUTOR, "server"]
     command += [str(paths.settings_file), _reachable(paths.settings().address)]
-    command += [str(paths.runtime / "secret"), str(paths.tls / "ca.crt")]
-    return command, _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
+    command += [str(paths.runtime / "secret")]
+    command += [] if insecure else [str(paths.tls / "ca.crt")]
+    environment = _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
+    return command, {**environment, WITHOUT_KEYS: "1" if insecure else "0"}
 
 
-def supernode(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
+def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a SuperLink that simulates the sites on this machine.
+
+    It starts the simulation engine itself, and Flower then ignores the secret of executors. So
+    other users of the machine can take over a run: the simulation is for trying out.
+    """
+    command = _superlink_program(paths, f"127.0.0.1:{port}", insecure=True)
+    command += ["--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--disable-runtime-dependency-installation"]
+    environment = _environment(
+        FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file, FEDRAN_SITE=sites
+    )
+    return command, {**environment, WITHOUT_KEYS: "1"}
+
+
+def supernode(paths: SitePaths, port: int, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a site's SuperNode, whose app connects to it at ``port``.
 
     The port is open to all users of the machine. So the app must know a secret, which is new for
@@ -120,9 +131,12 @@ def supernode(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
     command += ["--ssl-certfile", str(runtime / "server.crt")]
     command += ["--ssl-keyfile", str(runtime / "server.key")]
     command += ["--ssl-ca-certfile", str(runtime / "ca.crt")]
-    check_private(folder / settings.node_key, "the node's private key")
-    command += ["--root-certificates", str(folder / settings.ca)]
-    command += ["--auth-supernode-private-key", str(folder / settings.node_key)]
+    if insecure:
+        command += ["--insecure"]
+    else:
+        check_private(folder / settings.node_key, "the node's private key")
+        command += ["--root-certificates", str(folder / settings.ca)]
+        command += ["--auth-supernode-private-key", str(folder / settings.node_key)]
     return command, _environment(FLWR_HOME=folder / "flower", FEDRAN_SITE=paths.settings_file)
 
 
@@ -185,3 +199,25 @@ def _environment(**variables: str | Path) -> dict[str, str]:
     search = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     added = {name: str(value) for name, value in variables.items()}
     return {**NO_SPINNING, **os.environ, **OFFLINE, "PATH": search, **added}
+
+
+def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> list[str]:
+    """The program of a SuperLink, without Flower's arguments.
+
+    Our app, and a new secret of the owner's interface, are written for ``control.py``.
+    """
+    _executable("flower-superlink")  # one sentence where Flower is not installed
+    from flwr.cli.build import build_fab_from_files
+
+    with warnings.catch_warnings():  # of a library that Flower uses
+        warnings.simplefilter("ignore")
+        app, _ = build_fab_from_files({"pyproject.toml": APP_TEXT.encode()})
+    paths.flower.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(paths.flower / APP, app)
+    ca = None if insecure else str(paths.tls / "ca.crt")
+    previous = read_json_object(paths.runtime / OWNER).get("secret")
+    owner = {"address": address, "ca": ca, "secret": secrets.token_hex(32), "previous": previous}
+    _replace_private(paths.runtime / OWNER, json.dumps(owner).encode())
+    (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
+    module = "fedran.federation.flower.superlink"
+    return [sys.executable, "-P", "-m", module, str(paths.runtime)]

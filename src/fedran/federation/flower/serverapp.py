@@ -27,7 +27,7 @@ from fedran.federation.secure.server.secure_round import SecureRound
 from fedran.federation.server.head.gate import ValidationSet
 from fedran.federation.server.round.messenger import Incoming, Messenger
 from fedran.federation.server.round.round import Round
-from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.settings import WITHOUT_KEYS, ServerSettings
 from fedran.federation.server.store.store import locked_store
 
 VARIABLE = "FEDRAN_SERVER"
@@ -92,10 +92,9 @@ def main(grid: Grid, context: Context) -> None:
             settings = replace(settings, deadline=float(deadline))
         with locked_store(folder, settings, task, LOCK_TIMEOUT) as store:
             validation = ValidationSet.load(folder, settings)
+            owners = None if os.environ.get(WITHOUT_KEYS) == "1" else store.database.node_owners
             rounds = Round if settings.privacy == "none" else SecureRound
-            rounds(
-                Messenger(FlowerNetwork(grid)), store, validation, store.database.node_owners
-            ).run(task)
+            rounds(Messenger(FlowerNetwork(grid)), store, validation, owners).run(task)
     except Exception as reason:
         log.exception("the run failed: %s", reason)
         raise

@@ -23,10 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class NodeRegistry:
-    """Keeps Flower's list of nodes equal to the keys in ``nodes/``. Call ``update`` regularly."""
+    """Keeps Flower's list of nodes equal to the keys in ``nodes/``. Call ``update`` regularly.
 
-    def __init__(self, paths: ServerPaths) -> None:
-        self.paths = paths
+    ``authenticated=False`` (no TLS): nodes have no keys, nothing is registered.
+    """
+
+    def __init__(self, paths: ServerPaths, *, authenticated: bool) -> None:
+        self.paths, self.authenticated = paths, authenticated
         self.head, self.updates = "", 0
         self.asked: dict[str, tuple[int, int]] = {}
         """Nodes to which ``head`` was sent and that have not accepted it -> the update at which
@@ -41,7 +44,8 @@ class NodeRegistry:
         try:
             nodes = control.list_nodes(self.paths)
             with closing(Database(self.paths.state)) as database:
-                self._register(database, {node.node_id for node in nodes})
+                if self.authenticated:
+                    self._register(database, {node.node_id for node in nodes})
                 runs = control.list_runs(self.paths)
                 self._record(database, nodes, runs)
                 if catch_up and not any(run.active for run in runs):

@@ -1,4 +1,4 @@
-"""Runs tasks on a running server.
+"""Runs tasks: on a deployed federation, or in Flower's simulation on one machine.
 
 Flower does not resume a run after a restart of its SuperLink. A run that did not complete is
 started again; uploads that already arrived are in the store and are not asked for twice.
@@ -7,15 +7,19 @@ started again; uploads that already arrived are in the store and are not asked f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 
-from fedran.core.errors import check_id
+from fedran.core.errors import MissingExtra, check_id
 from fedran.federation.flower import control, programs
 from fedran.federation.flower.control import FlowerRun
+from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.limits import EXTRA_SECONDS, MAX_RUNS, POLL_SECONDS, START_SECONDS
-from fedran.federation.protocol.lockfile import lock_holder, wait_until
+from fedran.federation.protocol.lockfile import lock_holder, locked, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.server.budget import require_budget
@@ -23,6 +27,7 @@ from fedran.federation.server.head.gate import ValidationSet
 from fedran.federation.server.round.quorum import CLOSED, HOW_TO_CLOSE, Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
+from fedran.federation.site.settings import local_sites
 from fedran.wire.sizes import human_bytes
 
 
@@ -124,17 +129,65 @@ def _under_way(paths: ServerPaths) -> tuple[str, bool]:
         return name, any(t.task == name and t.state == "open" for t in database.tasks())
 
 
+def simulate(
+    folder: Path, tasks: list[str], *, cpus: int = 1, say: Callable[[str], None]
+) -> list[TaskResult]:
+    """Run tasks over all sites in a folder in Flower's simulation, ``cpus`` cores per site.
+
+    Ray runs as many sites in parallel as there are cores. Uploads, signatures, store and
+    receipts are the same as in a deployment.
+    """
+    if find_spec("ray") is None:
+        raise MissingExtra("the simulation needs Ray", "simulation")
+    sites = local_sites(folder)
+    if not sites:
+        raise FileNotFoundError(f"{folder}/sites: no sites; create them with `init`")
+    paths = replace(ServerPaths.find(folder), flower_name="simulation")
+    results = []
+    with (
+        locked(paths.folder / "log", simulation=True),
+        _simulator(paths, Path(folder) / "sites") as output,
+    ):
+        for task in tasks:
+            require_budget(paths, task)
+            deadline = paths.settings().deadline
+            run = _run_once(paths, task, say, deadline, (len(sites), cpus))
+            if run.status != control.COMPLETED:
+                raise RunFailed(f"task {task}: the run ended as {run.status}; see {output}")
+            results.append(_finish(paths, task, run, say))
+    return results
+
+
+@contextmanager
+def _simulator(paths: ServerPaths, sites: Path) -> Iterator[Path]:
+    """A SuperLink with the simulation engine, ended afterwards; yields its log file."""
+    port = programs.free_port()
+    make_command = partial(programs.simulator, paths, sites.absolute(), port)
+    output = paths.folder / "log" / "simulation.log"
+    link = SupervisedProcess("SuperLink", make_command, output)
+    link.start()
+    try:
+        address = f"127.0.0.1:{port}"
+        wait_until(lambda: not link.running or programs.is_listening(address), START_SECONDS)
+        if not programs.is_listening(address):
+            raise RunFailed(f"the simulation did not start; see {output}")
+        yield output
+    finally:
+        link.stop()
+
+
 def _run_once(
     paths: ServerPaths,
     task: str,
     say: Callable[[str], None],
     deadline: float,
+    simulated: tuple[int, int] | None = None,
 ) -> FlowerRun:
     """Start one run and pass on the server's log until it ends; Flower's description of it."""
     tail = Tail(log_file(paths.folder))
     say(f"task {task}: Flower starts a run, which takes some seconds")
     try:
-        run_id = control.start_run(paths, task, deadline)
+        run_id = control.start_run(paths, task, simulated, deadline)
     except control.FlowerError as reason:  # the SuperLink may be starting
         return FlowerRun("", f"not started ({reason})", "", 0, 0)
     with closing(Database(paths.state)) as database:

@@ -110,3 +110,5 @@ LATE_SECONDS = 60.0  # by which a record of Flower's nodes may be late
 SHOWN_ITEMS = 8  # problems, and sites of a sum, in a terminal
 SHOWN_PROBLEMS = 200  # that are read from the database
 SHOWN_HEADS = 200  # of the chart of accuracies
+TABLE_CLASSES = 60  # rows of the table of classes on the page ...
+TABLE_SITES = 40  # ... and its columns

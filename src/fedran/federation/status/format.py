@@ -1,4 +1,4 @@
-"""Numbers and times of a status as text, for the terminal."""
+"""Numbers and times of a status as text, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from fedran.federation.status.model import ACCEPTED, TaskStatus
 from fedran.wire.sizes import human_bytes
 
 NOTHING = "-"
+
+
+def format_label(value: str | int) -> str:
+    """A class label. Text that looks like a number is quoted, because "1" is not 1.
+
+    >>> format_label(1), format_label("1"), format_label("cat")
+    ('1', '"1"', 'cat')
+    """
+    return f'"{value}"' if isinstance(value, str) and value.lstrip("-").isdigit() else str(value)
 
 
 def format_bytes(n: int | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedran.federation.status.model import Status
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Value = float | int | None
 """What is not known is left out."""
 
