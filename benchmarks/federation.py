@@ -247,7 +247,7 @@ def with_flower(work, sites, made, phi, *, simulated):
             start = time.perf_counter()
             (done,) = simulate(folder, [TASK], say=print)
         else:
-            start_federation(folder, insecure=False, say=print)
+            start_federation(folder, say=print)
             start = time.perf_counter()
             done = run_task(ServerPaths.find(folder), TASK, say=print)
         seconds = time.perf_counter() - start

@@ -134,7 +134,7 @@ def test_a_store_is_verified_backed_up_and_restored(call, trial, tmp_path):
     (state / "store.db").write_bytes(b"nothing" * 100)
     code, out, _ = call("verify", "t")
     assert (code, "the database is damaged" in out) == (1, True)
-    refused(call("server", "t", "--insecure"), "fedran federation verify", "restore")
+    refused(call("server", "t"), "fedran federation verify", "restore")
 
 
 def test_down_reports_that_nothing_is_running(call, trial):

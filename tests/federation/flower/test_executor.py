@@ -44,11 +44,11 @@ def test_the_port_between_node_and_app_needs_a_secret_and_has_a_certificate(path
     pytest.importorskip("uvicorn")
     monkeypatch.setattr(programs, "_executable", lambda name: name)
     port = programs.free_port()
-    command, _ = programs.supernode(paths, port, insecure=True)
+    command, _ = programs.supernode(paths, port)
     assert command[command.index("--isolation") + 1] == "process"
     assert (paths.runtime / "secret").stat().st_mode & 0o077 == 0
     first = (paths.runtime / "secret").read_bytes()
-    programs.supernode(paths, port, insecure=True)
+    programs.supernode(paths, port)
     assert (paths.runtime / "secret").read_bytes() != first
     server, thread = real_runtime(paths, port)
     try:
@@ -188,7 +188,7 @@ def test_the_server_checks_the_app_of_a_run_and_never_loads_it(ours, monkeypatch
 def test_a_version_of_flower_without_these_steps_runs_nothing(monkeypatch):
     monkeypatch.delattr(executor.server_task, "run_")
     with pytest.raises(NotImplementedError, match=r"\.run_,"):
-        executor.run_task(print, "127.0.0.1:1", "token", None)
+        executor.run_task(print, "127.0.0.1:1", "token", b"")
 
 
 def test_our_own_app_is_accepted():

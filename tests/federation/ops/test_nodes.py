@@ -95,7 +95,7 @@ def key(place, client, text):
 
 
 def update(place, times=1, *, catch_up=False, registry=None):
-    found = registry or NodeRegistry(place, authenticated=True)
+    found = registry or NodeRegistry(place)
     for _ in range(times):
         found.update(catch_up=catch_up)
     return found
@@ -151,13 +151,6 @@ def test_a_key_file_that_is_no_text_is_a_warning(place, link):
     update(place)
 
 
-def test_without_authentication_nothing_is_registered(place, link):
-    key(place, "site-1", "A")
-    update(place, registry=NodeRegistry(place, authenticated=False))
-    assert link.how_often("register") == 0
-    assert link.how_often("list nodes") == 1
-
-
 def test_nodes_and_runs_are_recorded_for_the_status(place, link):
     for client in ("site-1", "site-2"):
         key(place, client, client)
@@ -194,7 +187,7 @@ GONE = [
 @pytest.mark.parametrize("reason", GONE, ids=lambda r: type(r).__name__)
 def test_no_answer_of_flower_is_a_warning_and_the_next_update_goes_on(reason, place, link, caplog):
     key(place, "site-1", "A")
-    registry = NodeRegistry(place, authenticated=True)
+    registry = NodeRegistry(place)
     link.away = reason
     registry.update(catch_up=True)
     assert "nodes and runs were not updated" in caplog.text
@@ -214,7 +207,7 @@ def three(place, link):
     update(place)
     for node in link.nodes.values():
         node["status"] = "online"
-    return NodeRegistry(place, authenticated=True)
+    return NodeRegistry(place)
 
 
 def test_all_nodes_without_the_newest_head_get_it_in_one_run(three, place, link):

@@ -59,12 +59,8 @@ def nodes(place):
 def test_a_new_server_has_settings_roster_and_certificates(server):
     assert server.settings() == SETTINGS
     assert Roster.load(server.roster).clients == {}
-    assert {p.name for p in server.tls.iterdir()} == {
-        "ca.crt",
-        "ca.key",
-        "server.crt",
-        "server.key",
-    }
+    assert {p.name for p in server.tls.iterdir()} == {"ca.crt", "server.crt", "server.key"}
+    assert mode(server.folder.parent / "authority" / "ca.key") == 0o600
     assert mode(server.folder) == mode(server.nodes) == mode(server.tls) == 0o700
     assert mode(server.roster) == mode(server.settings_file) == 0o600
 

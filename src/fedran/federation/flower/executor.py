@@ -3,7 +3,7 @@
 Flower's own launcher installs and runs the app that comes with a run, and passes the token of a
 task on the command line, where every user of the machine can read it. Two programs take its place:
 
-    python -m fedran.federation.flower.executor server SERVER.toml HOST:PORT SECRET [CA]
+    python -m fedran.federation.flower.executor server SERVER.toml HOST:PORT SECRET CA
     python -m fedran.federation.flower.executor client SITE.toml HOST:PORT
 
 They claim tasks with a secret that only their own user can read, and run the installed app in a
@@ -99,17 +99,14 @@ def end_with(work: Callable[[], None]) -> NoReturn:
 def claim_tasks(
     address: str,
     secret: bytes,
-    authority: bytes | None,
+    authority: bytes,
     task_type: str,
     run: Callable[[str], None],
 ) -> NoReturn:
-    """Claim tasks and call ``run`` with the token of each in a process of its own, forever.
-
-    ``authority`` is the certificate of the authority; None: the port has no TLS.
-    """
+    """Claim tasks and call ``run`` with the token of each in a process of its own, forever."""
     client = RuntimeHttpClient.from_server_address(
         address,
-        insecure=authority is None,
+        insecure=False,
         root_certificates=authority,
         interceptors=[
             RuntimeVersionHttpInterceptor(component_name="SuperExec"),
@@ -129,7 +126,7 @@ def claim_tasks(
         time.sleep(POLL_SECONDS)
 
 
-def run_task(app: Callable[..., None], address: str, token: str, authority: bytes | None) -> None:
+def run_task(app: Callable[..., None], address: str, token: str, authority: bytes) -> None:
     """Run the server's app for one run of Flower.
 
     Flower's function for this pulls the run and pushes its end. It installs the app of the run,
@@ -159,7 +156,7 @@ def run_task(app: Callable[..., None], address: str, token: str, authority: byte
         address,
         queue,
         token,
-        authority is None,
+        False,
         authority,
         os.getppid(),
         runtime_dependency_install=False,
@@ -167,11 +164,11 @@ def run_task(app: Callable[..., None], address: str, token: str, authority: byte
 
 
 def serve_runs(
-    app: Callable[..., None], file: Path, address: str, secret: Path, authority: Path | None
+    app: Callable[..., None], file: Path, address: str, secret: Path, authority: Path
 ) -> NoReturn:
     """At the server: claim runs and do each in a process of its own, until this one is ended."""
     log_to(file.parent)
-    root = None if authority is None else authority.read_bytes()
+    root = authority.read_bytes()
     run = partial(run_task, app, address, authority=root)
     claim_tasks(address, secret.read_bytes(), root, TaskType.SERVER_APP, run)
 
@@ -238,8 +235,8 @@ def main(side: str, file: str, address: str, *keys: str) -> None:
     app = import_module(f"fedran.federation.flower.{side}app").app
     if side == "client":
         answer_messages(app, Path(file), address)
-    secret, *authority = map(Path, keys)
-    serve_runs(app, Path(file), address, secret, authority[0] if authority else None)
+    secret, authority = map(Path, keys)
+    serve_runs(app, Path(file), address, secret, authority)
 
 
 if __name__ == "__main__":

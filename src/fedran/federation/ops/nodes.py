@@ -23,13 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class NodeRegistry:
-    """Keeps Flower's list of nodes equal to the keys in ``nodes/``. Call ``update`` regularly.
+    """Keeps Flower's list of nodes equal to the keys in ``nodes/``. Call ``update`` regularly."""
 
-    ``authenticated=False`` (no TLS): nodes have no keys, nothing is registered.
-    """
-
-    def __init__(self, paths: ServerPaths, *, authenticated: bool) -> None:
-        self.paths, self.authenticated = paths, authenticated
+    def __init__(self, paths: ServerPaths) -> None:
+        self.paths = paths
         self.head, self.updates = "", 0
         self.asked: dict[str, tuple[int, int]] = {}
         """Nodes to which ``head`` was sent and that have not accepted it -> the update at which
@@ -44,8 +41,7 @@ class NodeRegistry:
         try:
             nodes = control.list_nodes(self.paths)
             with closing(Database(self.paths.state)) as database:
-                if self.authenticated:
-                    self._register(database, {node.node_id for node in nodes})
+                self._register(database, {node.node_id for node in nodes})
                 runs = control.list_runs(self.paths)
                 self._record(database, nodes, runs)
                 if catch_up and not any(run.active for run in runs):
@@ -161,6 +157,23 @@ class NodeRegistry:
         if due:
             log.info("sending the newest head to connected sites that lack it: %d", due)
             control.start_run(self.paths)
+
+
+def disconnect(paths: ServerPaths, client: str) -> bool:
+    """Take a site's node from Flower's list now; whether that was possible.
+
+    Otherwise, for example where the server does not run, the next update of the registry does it.
+    """
+    try:
+        with closing(Database(paths.state)) as database:
+            nodes = database.nodes()
+            if client in nodes:
+                control.unregister_node(paths, nodes.pop(client)[0])
+                database.set_nodes(nodes)
+    except OSError as reason:
+        log.info("the node of %s is still listed: %s", client, reason)
+        return False
+    return True
 
 
 def _free_key(database: Path, key: str) -> None:

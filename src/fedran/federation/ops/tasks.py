@@ -19,7 +19,7 @@ from fedran.federation.flower import control, programs
 from fedran.federation.flower.control import FlowerRun
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.limits import EXTRA_SECONDS, MAX_RUNS, POLL_SECONDS, START_SECONDS
-from fedran.federation.protocol.lockfile import lock_holder, locked, wait_until
+from fedran.federation.protocol.lockfile import lock_holder, locked, require_space, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.server.budget import require_budget
@@ -73,6 +73,7 @@ def run_task(
     ``deadline`` counts instead of that of the settings.
     """
     check_id(task, "task")
+    require_space(paths.folder)
     if lock_holder(paths.folder / "log") is None:
         raise ServerNotRunning(
             f"{paths.folder}: the server is not running; start it with `fedran federation up` or "

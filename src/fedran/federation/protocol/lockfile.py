@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +14,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedran.federation.protocol.limits import FULL_DISK
 from fedran.wire.files import read_json_object, write_atomically
+from fedran.wire.sizes import human_bytes
 
 
 class AlreadyRunning(OSError):
     """Another process holds the lock of a folder."""
+
+
+class DiskFull(OSError):
+    """Nothing can be written."""
+
+
+def require_space(folder: Path) -> None:
+    """DiskFull if nothing can be written to a folder that exists."""
+    if (free := shutil.disk_usage(folder).free) < FULL_DISK:
+        raise DiskFull(f"{folder}: disk full ({human_bytes(free)} free); free some space")
 
 
 @contextmanager

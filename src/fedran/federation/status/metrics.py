@@ -19,6 +19,7 @@ def render_metrics(status: Status) -> bytes:
         ("nodes", "Connected nodes.", status.nodes),
         ("uploads", "Accepted uploads in the store.", status.records),
         ("store_bytes", "Bytes of the store on disk.", status.disk_bytes),
+        ("disk_free_bytes", "Free bytes on the disk of the store.", status.disk_free),
         ("payload_bytes_total", "Bytes of all signed uploads.", status.payload),
         ("transport_bytes_total", "Bytes at the transport.", status.transport or None),
         ("quarantine", "Uploads that wait for a person.", len(status.quarantine)),

@@ -126,10 +126,13 @@ class Status:
     """Id of the site; empty for a server."""
     folder: str
     running: bool
+    """Whether a process works in this folder. On a full disk none can."""
     findings: list[Finding]
     """What could not be read, is inconsistent, or needs a person."""
     sites: list[SiteStatus]
     disk_bytes: int
+    """Of the state."""
+    disk_free: int
     certificate_expires: float | None
     """When the certificate of the server, or ``ca.crt``, expires; None without one."""
     checked: float | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -17,7 +18,9 @@ from fedran.core.errors import shortened
 from fedran.core.labels import similar_labels
 from fedran.federation.protocol.connection import certificate_expiry
 from fedran.federation.protocol.limits import (
+    FULL_DISK,
     LATE_SECONDS,
+    LEAST_FREE,
     SHOWN_HEADS,
     SHOWN_ITEMS,
     SHOWN_PROBLEMS,
@@ -36,6 +39,7 @@ from fedran.federation.status.counts import Counts
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import Finding, Outcome, Status
 from fedran.wire.files import folder_bytes, read_json_object
+from fedran.wire.sizes import human_bytes
 
 
 class Reader:
@@ -53,7 +57,9 @@ class Reader:
         stored = self._read_database(findings)
         if active is None:  # a run may have started between the two reads
             active = lock_holder(self.state)
-        running = lock_holder(self.folder / "log") is not None
+        free = shutil.disk_usage(self.folder).free
+        findings += disk_findings(free)
+        running = lock_holder(self.folder / "log") is not None and free >= FULL_DISK
         record = json.loads(stored.flower or "{}")
         nodes = self._connected(record, stored.seen, now) if running else None
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
@@ -94,6 +100,7 @@ class Reader:
             findings=findings,
             sites=sites,
             disk_bytes=folder_bytes(self.state),
+            disk_free=free,
             certificate_expires=expires,
             checked=record.get("at"),
             nodes=None if nodes is None else len(nodes),
@@ -240,3 +247,12 @@ def _restored(missing: dict[str, list[str] | None], roster: Collection[str]) -> 
         text = f"Not heard from since the restore: {shortened(silent, SHOWN_ITEMS)}."
         remedy = "They may have uploads that the backup lacks. A new task does not wait for these."
         yield Finding("warning", text, remedy)
+
+
+def disk_findings(free: int) -> Iterator[Finding]:
+    """Whether there is little or no space on the disk of a server or a site."""
+    if free < FULL_DISK:
+        text = f"The disk is full: {human_bytes(free)} are free, so nothing can be received."
+        yield Finding("problem", text, "Free some space; nothing that was acknowledged is lost.")
+    elif free < LEAST_FREE:
+        yield Finding("warning", f"Only {human_bytes(free)} of disk space are free.")

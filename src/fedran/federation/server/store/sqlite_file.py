@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedran.federation.protocol.limits import BUSY_SECONDS
+from fedran.federation.protocol.lockfile import require_space
 
 APPLICATION_ID = 0x66656472
 
@@ -124,6 +125,7 @@ class SqliteFile:
                 raise self.damaged(f"the database is damaged ({reason})") from None
             if not isinstance(reason, sqlite3.OperationalError):
                 raise
+            require_space(self.path.parent)
             raise StoreFailed(f"{self.path}: {reason}") from None
 
     def put(self, table: str, *, replace: bool = False, **row: Any) -> None:
