@@ -266,7 +266,7 @@ site. Other rows are {m["reference"]:,} rows of its classes from the sites that 
 and from the test set. Summaries have M = {m["out_features"]} random features. The secure sum has a
 sketch of {m["sketch"]} columns. The noisy sums (DP) are of raw features, with δ = {m["delta"]:g}.
 
-- Single rows: classes (in mixtures: groups) with one row, and how many of these rows are recovered.
+- Single rows: classes (in points: groups) with one row, and how many of these rows are recovered.
 - Rows in the factor: searches in the factor of a summary that ended at a single row.
 - Small classes: mean cosine of the recovered and the true mean feature of classes with 2 to 4 rows.
 - AUC: how well the strongest attack tells rows of the message from other rows of the same classes:

@@ -63,6 +63,9 @@ def natural(rows_of_classes: Sequence[Rows], groups: NDArray[Any]) -> list[Rows]
 
 
 PARTITIONERS = ("dirichlet", "iid", "natural")
+ARRIVALS = ("classes", "domains", "staggered")
+LAG = 3
+"""Of a staggered stream: client k works on the tasks k modulo LAG steps later than client 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +73,7 @@ class Task:
     """The classes of one task and the training rows of each client."""
 
     classes: tuple[Label, ...]
+    """Those that no earlier task had. Later domains have none, nor clients that come late."""
     rows: tuple[Rows, ...]
     labelled: tuple[NDArray[np.bool_], ...] = ()
     """Masks of each client's rows that have a label; empty if all rows have one."""
@@ -119,6 +123,7 @@ def make_stream(
     partitioner: str = "dirichlet",
     label_rate: float = 1.0,
     groups: NDArray[Any] | None = None,
+    arrival: str = "classes",
 ) -> Stream:
     """A class-incremental stream: shuffled classes are split into tasks, rows over clients.
 
@@ -127,6 +132,9 @@ def make_stream(
     ``label_rate``. Rows labelled at a smaller rate are also labelled at a larger one. The
     partitioner ``natural`` takes its clients from ``groups`` (one entry per row) instead of
     ``n_clients``.
+
+    With the arrival ``domains`` every task has the rows of one of the ``groups``, in shuffled
+    order, of all classes. With ``staggered`` the clients are at different tasks at the same time.
 
     >>> s = make_stream(np.repeat([0, 1, 2, 3], 5), n_tasks=2, n_clients=2, beta=1.0, seed=0)
     >>> [t.classes for t in s.tasks], sum(len(r) for t in s.tasks for r in t.rows)
@@ -139,24 +147,48 @@ def make_stream(
         )
     if not 0 < label_rate <= 1:
         raise ValueError(f"label_rate must lie in (0, 1], got {label_rate!r}")
+    if arrival not in ARRIVALS or (arrival == "domains" and groups is None):
+        known = f"one of {', '.join(ARRIVALS)}, and groups for domains"
+        raise ValueError(f"arrival must be {known}, got {arrival!r} and groups {groups}")
     partition = _partitioner(partitioner, n_clients, beta, groups, len(labels))
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(classes))
-    tasks = []
-    for t in range(n_tasks):
-        chosen = order[t * len(order) // n_tasks : (t + 1) * len(order) // n_tasks]
-        rows = tuple(partition([np.flatnonzero(labels == classes[c]) for c in chosen], rng))
-        names = tuple(canonical(classes[c]) for c in chosen)
+    everyone = np.ones(len(labels), dtype=bool)
+    parts = [
+        (chosen, everyone)
+        for chosen in np.split(order, np.arange(1, n_tasks) * len(order) // n_tasks)
+    ]
+    if arrival == "domains" and groups is not None:
+        parts = [(order, groups == g) for g in rng.permutation(np.unique(groups))]
+    rows = [
+        partition([np.flatnonzero((labels == classes[c]) & mask) for c in chosen], rng)
+        for chosen, mask in parts
+    ]
+    if arrival == "staggered":
+        none = [[np.zeros(0, dtype=np.int64)] * len(rows[0])] * (LAG - 1)
+        late = [*none, *rows, *none]
+        rows = [
+            [late[t + LAG - 1 - k % LAG][k] for k in range(len(rows[0]))]
+            for t in range(len(rows) + LAG - 1)
+        ]
+    tasks: list[Task] = []
+    seen: set[Any] = set()
+    for t, own in enumerate(rows):
+        new = set(np.unique(labels[np.concatenate(own)])) - seen
+        seen |= new
+        names = tuple(canonical(classes[c]) for c in order if classes[c] in new)
         draw = np.random.default_rng([seed, t]).random
-        masks = [draw(len(r)) < label_rate for r in rows] if label_rate < 1 else []
-        tasks.append(Task(names, rows, tuple(masks)))
+        masks = [draw(len(r)) < label_rate for r in own] if label_rate < 1 else []
+        tasks.append(Task(names, tuple(own), tuple(masks)))
     settings = {
-        "tasks": n_tasks,
+        "tasks": len(tasks),
         "clients": len(tasks[0].rows),
         "partitioner": partitioner,
         "beta": beta if partitioner == "dirichlet" else None,
         "label_rate": label_rate,
     }
+    if arrival != "classes":
+        settings["arrival"] = arrival
     return Stream(tuple(tasks), dict.fromkeys(("order", "partition", "mask"), seed), settings)
 
 

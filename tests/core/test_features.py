@@ -302,5 +302,5 @@ def test_a_fingerprint_gives_its_map_back(bias):
     ):
         again = feature_map(phi.fingerprint)
         assert (type(again), again.fingerprint) == (type(phi), phi.fingerprint)
-    with pytest.raises(Refused, match="prepared rows of version"):
+    with pytest.raises(Refused, match="feature map of version"):
         feature_map(Fingerprint.of(backbone="b"))

@@ -203,6 +203,56 @@ def test_the_golden_mixed_summary_read_byte_by_byte():
     np.testing.assert_allclose(fedran.decode(fixture("mixed")).class_sums.T, sums, rtol=1e-15)
 
 
+def numbers(stream, n, *widths):
+    """Vectors of n numbers of so many bytes, each written as planes of bytes."""
+    found = []
+    for width in widths:
+        planes = [stream[k * n : (k + 1) * n] for k in range(width)]
+        stream = stream[width * n :]
+        found.append([sum(p[i] << 8 * k for k, p in enumerate(planes)) for i in range(n)])
+    assert stream == b""
+    return found
+
+
+def means_by_hand(message):
+    """The means of points, read number by number as docs/reference/wire-format.md says."""
+    raw = {name: message.tensors[name][2] for name in message.tensors}
+    d, n = message.fields["in_features"], sum(message.fields["points"])
+    steps, table, low = numbers(zlib.decompress(raw["columns"]), d, 1, 1, 2)
+    T, tables = max(table) + 1, zlib.decompress(raw["tables"])
+    S = len(tables) // 2 // T
+    (frequencies,) = numbers(tables, T * S, 2)
+    norms, rows = numbers(zlib.decompress(raw["rows"]), n, 2, 6)
+    L = min(1024, max(1, n * d // 1024))
+    states = list(struct.unpack(f"<{L}I", raw["codes"][: 4 * L]))
+    words = [w for (w,) in struct.iter_unpack("<H", raw["codes"][4 * L :])]
+    codes = []
+    for i in range(n * d):
+        x, at = states[i % L], table[i // n] * S
+        symbol, start = 0, 0
+        while start + frequencies[at + symbol] <= x % 4096:
+            start += frequencies[at + symbol]
+            symbol += 1
+        x = frequencies[at + symbol] * (x // 4096) + x % 4096 - start
+        states[i % L] = 65536 * x + words.pop(0) if x < 2**16 else x
+        codes.append(symbol)
+    assert (words, set(states)) == ([], {2**16})
+    low = [v - 2**16 if v >= 2**15 else v for v in low]
+    size = [2.0 ** (s // 8 - 31) * round(2 ** (s % 8 / 8), 7) for s in steps]
+    means = np.array([[(codes[j * n + i] + low[j]) * size[j] for j in range(d)] for i in range(n)])
+    return means * (np.array(norms) / 65535 / np.linalg.norm(means, axis=1))[:, None], rows
+
+
+def test_points_read_byte_by_byte():
+    X = np.random.default_rng(0).standard_normal((150, 50)).astype(np.float32)
+    rows = X / np.linalg.norm(X, axis=1, keepdims=True)
+    several_coders = fedran.encode(fedran.condense(rows, [0, 1] * 75, group_size=2))
+    for blob in (fixture("points"), several_coders):
+        found, (means, counts) = fedran.decode(blob), means_by_hand(Message.of(blob))
+        np.testing.assert_allclose(found.means, means, atol=1e-6)
+        assert found.counts.tolist() == counts
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.glob("*.txt")))
 def test_checksums_of_the_golden_messages_computed_by_hand(name):
     blob = fixture(name.removesuffix(".txt"))

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,12 +26,11 @@ from fedran.core._linalg.blas import matmul
 from fedran.core._linalg.gelu import gelu
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Field, Fingerprint, check_fingerprint
-from fedran.core.prepare import MAP_VERSION, KernelFeatures, Kind, PreparedRows
+from fedran.core.kernel import BLOCK_BYTES, blocks
+from fedran.core.prepare import KernelFeatures, Kind, PreparedRows
 
-BLOCK_BYTES = 64 * 2**20
-"""Largest block of random features computed at a time: the working memory of ``phi(Z)``."""
 EXACT_BYTES = 4 * 2**20
-"""The same where products are float64, which takes twice as many bytes more."""
+"""Largest block where products are float64, which takes twice as many bytes more."""
 GELU_ENERGY, GELU_VARIANCE = 0.42522, 1.12387
 """Mean and variance of gelu(x)^2 for x from N(0, 1)."""
 UNIT_SLACK = 1e-4
@@ -92,6 +91,13 @@ class RandomFeatures(PreparedRows):
 got -3.0 in row 0; use kind='cosine' for features of any sign
     """
 
+    _stated: ClassVar[dict[str, tuple[str, Any]]] = {
+        **PreparedRows._stated,
+        "M": ("out_features", None),
+        "seed": ("seed", None),
+        "projected": ("projected", True),
+    }
+
     def __init__(
         self,
         in_features: int,
@@ -126,28 +132,6 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
     def _start_cache(self) -> None:
         self._on_device: dict[str, Float32[Array, "prepared M"]] = {}
         self._lock = threading.Lock()
-
-    @classmethod
-    def from_fingerprint(cls, fingerprint: Fingerprint) -> RandomFeatures:
-        """The map that a fingerprint describes, for example that of a summary or a head.
-
-        >>> phi = RandomFeatures(3, 8, seed=5, source="a backbone")
-        >>> RandomFeatures.from_fingerprint(phi.fingerprint)
-        RandomFeatures(in_features=3, out_features=8, kind='cosine', seed=5, \
-source={'backbone': 'a backbone'})
-        """
-        check_fingerprint(fingerprint, or_none=False)
-        fields = dict(fingerprint.fields)
-        version = fields.pop("map_version", None)
-        names = ("d", "M", "kind", "seed", "bias")
-        d, M, kind, seed, bias = (fields.pop(name, None) for name in names)
-        projected = fields.pop("projected", True)
-        if isinstance(version, float) or version != MAP_VERSION:
-            raise Refused("fingerprint", f"random features of version {MAP_VERSION}", version)
-        try:
-            return cls(d, M, kind, seed, bias, fields, projected)  # type: ignore[arg-type]
-        except ValueError as reason:
-            raise Refused("fingerprint", "one of a RandomFeatures map", str(reason)) from None
 
     @cached_property
     def projection(self) -> Float32[NDArray[Any], "prepared M"]:
@@ -204,7 +188,7 @@ source={'backbone': 'a backbone'})
         are computed in float64 and rounded once, so that they hardly ever do.
         """
         Z = self._accepted(Z)
-        slices = self._slices(Z.shape[0], max_bytes)
+        slices = blocks(Z.shape[0], self.out_features, most=max_bytes)
         return ((rows, self._mapped(Z[rows], exact=exact)) for rows in slices)
 
     def _mapped(
@@ -215,7 +199,8 @@ source={'backbone': 'a backbone'})
         xp = namespace(Z)
         projection = cast(self.projection_like(Z), "float64" if exact else "float32")
         H = xp.empty((Z.shape[0], self.out_features), dtype=xp.float32, device=device(Z))
-        for rows in self._slices(Z.shape[0], EXACT_BYTES if exact else BLOCK_BYTES):
+        most = EXACT_BYTES if exact else BLOCK_BYTES
+        for rows in blocks(Z.shape[0], self.out_features, most=most):
             with np.errstate(over="ignore", invalid="ignore"):  # checked where H is used
                 X = Z[rows] if prepared else self._prepared(Z[rows])
                 if exact:
@@ -227,10 +212,6 @@ source={'backbone': 'a backbone'})
                 else:
                     gelu(H[rows])
         return H
-
-    def _slices(self, n: int, max_bytes: int) -> Iterator[slice]:
-        step = max(1, max_bytes // (4 * self.out_features))
-        return (slice(i, min(i + step, n)) for i in range(0, n, step))
 
     def __repr__(self) -> str:
         bias = ", bias=True" if self.bias else ""

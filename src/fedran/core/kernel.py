@@ -9,7 +9,7 @@ from fedran.core._linalg.arrays import Array, Float, is_numpy_array, namespace
 from fedran.core._linalg.blas import matmul
 
 BLOCK_BYTES = 64 * 2**20
-"""Largest block of kernel values that is computed at a time."""
+"""Largest block of kernel values, or of features, that is computed at a time."""
 
 
 def kernel(A: Float[Array, "n d"], B: Float[Array, "m d"], scale: float) -> Float[Array, "n m"]:
@@ -25,9 +25,11 @@ def kernel(A: Float[Array, "n d"], B: Float[Array, "m d"], scale: float) -> Floa
     return xp.exp(K, out=K) if is_numpy_array(K) else xp.exp(K)
 
 
-def blocks(n: int, columns: int, bytes_per_value: int = 4) -> Iterator[slice]:
-    """Slices of n rows whose kernel values with ``columns`` rows fit into a block."""
-    step = max(1, BLOCK_BYTES // (bytes_per_value * max(1, columns)))
+def blocks(
+    n: int, columns: int, bytes_per_value: int = 4, most: int = BLOCK_BYTES
+) -> Iterator[slice]:
+    """Slices of n rows of which ``columns`` values each take at most so many bytes, or one row."""
+    step = max(1, most // (bytes_per_value * max(1, columns)))
     return (slice(i, min(i + step, n)) for i in range(0, n, step))
 
 

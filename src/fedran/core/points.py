@@ -21,7 +21,7 @@ from fedran.core._linalg.arrays import (
     to_device,
     to_numpy,
 )
-from fedran.core._linalg.ward import group_rows
+from fedran.core._linalg.ward import group_means, group_rows
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import MISSING, Label, encode_labels, ordered, recode
@@ -220,7 +220,9 @@ def condense(
     for c in kept:
         of_class = X[codes == c]
         squares += np.var(of_class, axis=0, dtype=np.float64) * len(of_class)
-        found = _group_means(of_class, group_size, min_group)
+        found = of_class, np.ones(len(of_class), dtype=np.int64)
+        if max(group_size, min_group) > 1:
+            found = group_means(of_class, group_rows(of_class, group_size, min_group), found[1])
         means.append(found[0])
         counts.append(found[1])
     n_kept = sum(int(n_rows[c]) for c in kept)
@@ -233,17 +235,3 @@ def condense(
         withheld,
         np.sqrt(squares / n_kept) if squares.any() else None,
     )
-
-
-def _group_means(
-    X: Float32[NDArray[Any], "n d"], group_size: int, min_group: int
-) -> tuple[Float32[NDArray[Any], "g d"], Int64[NDArray[Any], " g"]]:
-    """Means and counts of the groups of one class."""
-    if group_size == 1 and min_group == 1:
-        return X, np.ones(len(X), dtype=np.int64)
-    groups = group_rows(X, group_size, min_group)
-    order = np.argsort(groups, kind="stable")
-    counts = np.bincount(groups)
-    starts = np.cumsum(counts) - counts
-    means = np.add.reduceat(X[order], starts, axis=0, dtype=np.float64) / counts[:, None]
-    return means.astype(np.float32), counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +21,7 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core.errors import Refused, positive_integer
 from fedran.core.fingerprint import Field, Fingerprint, check_fingerprint
-from fedran.core.kernel import BLOCK_BYTES
+from fedran.core.kernel import BLOCK_BYTES, blocks
 
 Kind = Literal["hellinger", "cosine", "relu"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -32,6 +32,13 @@ OWN_FIELDS = {"d", "kind", "bias", "map_version", "M", "seed", "projected"}
 
 class PreparedRows:
     """What happens to features Z before they are compared or projected."""
+
+    _stated: ClassVar[dict[str, tuple[str, Any]]] = {
+        "d": ("in_features", None),
+        "kind": ("kind", None),
+        "bias": ("bias", None),
+    }
+    """Field of a fingerprint -> the argument that it states, and its value without the field."""
 
     def __init__(
         self, in_features: int, kind: Kind, bias: bool, source: str | Mapping[str, Field] | None
@@ -56,6 +63,24 @@ class PreparedRows:
         }
         self.input_fingerprint = Fingerprint({**self.source, **own})
         """The parameters of ``prepare``: those of a map without M and seed."""
+
+    @classmethod
+    def from_fingerprint(cls, fingerprint: Fingerprint) -> Self:
+        """The map that a fingerprint describes, for example that of a message or a head.
+
+        >>> KernelFeatures.from_fingerprint(KernelFeatures(3, source="a backbone").fingerprint)
+        KernelFeatures(in_features=3, kind='cosine', source={'backbone': 'a backbone'})
+        """
+        check_fingerprint(fingerprint, or_none=False)
+        fields = dict(fingerprint.fields)
+        version = fields.pop("map_version", None)
+        if isinstance(version, float) or version != MAP_VERSION:
+            raise Refused("fingerprint", f"a feature map of version {MAP_VERSION}", version)
+        own = {name: fields.pop(key, default) for key, (name, default) in cls._stated.items()}
+        try:
+            return cls(**own, source=fields)
+        except ValueError as reason:
+            raise Refused("fingerprint", f"one of {cls.__name__}", str(reason)) from None
 
     def prepare(self, Z: ArrayLike | Array) -> Float32[Array, "n prepared"]:
         """Rows as the kind prescribes before the projection, (n, d) or with a bias (n, d + 1)."""
@@ -131,19 +156,6 @@ class KernelFeatures(PreparedRows):
         super().__init__(in_features, kind, bias, source)
         self.fingerprint = self.input_fingerprint
 
-    @classmethod
-    def from_fingerprint(cls, fingerprint: Fingerprint) -> KernelFeatures:
-        """The map that a fingerprint describes, for example that of a message."""
-        check_fingerprint(fingerprint, or_none=False)
-        fields = dict(fingerprint.fields)
-        d, kind, bias, version = (fields.pop(k, None) for k in ("d", "kind", "bias", "map_version"))
-        if isinstance(version, float) or version != MAP_VERSION:
-            raise Refused("fingerprint", f"prepared rows of version {MAP_VERSION}", version)
-        try:
-            return cls(d, kind, bias, fields)  # type: ignore[arg-type]
-        except ValueError as reason:
-            raise Refused("fingerprint", "one of a KernelFeatures map", str(reason)) from None
-
     @property
     def width(self) -> int:
         """Columns of prepared rows: d, or d + 1 with a bias."""
@@ -158,9 +170,7 @@ class KernelFeatures(PreparedRows):
     ) -> Iterator[tuple[slice, Float32[Array, "_ prepared"]]]:
         """Iterate over (rows, phi(Z[rows])) with blocks of at most ``max_bytes`` (or one row)."""
         Z = self._accepted(Z)
-        step = max(1, max_bytes // (4 * self.width))
-        slices = (slice(i, min(i + step, Z.shape[0])) for i in range(0, Z.shape[0], step))
-        return ((rows, self._prepared(Z[rows])) for rows in slices)
+        return ((r, self._prepared(Z[r])) for r in blocks(Z.shape[0], self.width, most=max_bytes))
 
     def __repr__(self) -> str:
         bias = ", bias=True" if self.bias else ""

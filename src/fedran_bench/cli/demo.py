@@ -36,11 +36,11 @@ NEXT = f"""
   source .venv/bin/activate           makes the command fedran available
   README.md                           a classifier in twelve lines of Python
   docs/tutorial.md                    a federation in your own code
-  fedran plan --budget 300kB --out-features 8192 --classes 20 --in-features 1280
-              --rows 2000             the message for a byte budget
+  fedran plan --budget 300kB --classes 20 --in-features 1280 --rows 2000
+                                      the message for a byte budget
   fedran inspect FILE                 the content of an upload, a head, a server
   fedran bench run configs/digits.toml
-                                      every method on these digits"""
+                                      every method on these digits, ten minutes"""
 
 
 def demo_runs() -> list[PreparedJob]:

@@ -63,7 +63,7 @@ def printed_for(setting: Setting) -> Printed | None:
     name, tasks = paper_dataset(setting.dataset), setting.tasks
     if name is None or setting.clients != 5 or tasks not in TASKS[name]:
         return None
-    if setting.label_rate < 1 or setting.partitioner != "dirichlet":
+    if (setting.label_rate, setting.partitioner, setting.arrival) != (1, "dirichlet", "classes"):
         return None
     vit = "vit" in setting.dataset.lower()
     if (name == "CIFAR-100" and tasks == 10) or (name == "ImageNet-R" and vit):

@@ -15,6 +15,11 @@ from fedran_bench.results.result import ABLATIONS, Result
 
 _ACCOMPANYING = ("training", "runtime", "speedup")
 """Studies in which a method may run for another purpose than its accuracy; best first."""
+_ARRIVALS = {
+    "classes": "",
+    "domains": ", all classes of one person per task",
+    "staggered": " at different tasks",
+}
 _PHRASES: dict[str, str] = {
     "bits": "{} bits",
     "components": "{} components",
@@ -41,6 +46,7 @@ class Setting:
     partitioner: str
     label_rate: float
     beta: float | None = None
+    arrival: str = "classes"
 
     @classmethod
     def of(cls, result: Result) -> Setting:
@@ -53,6 +59,7 @@ class Setting:
             str(stream.get("partitioner", "dirichlet")),
             float(stream.get("label_rate") or 1.0),
             None if stream.get("beta") is None else float(stream["beta"]),
+            str(stream.get("arrival", "classes")),
         )
 
     @property
@@ -70,7 +77,7 @@ class Setting:
         labels = "" if self.label_rate >= 1 else f", {100 * self.label_rate:g} % labelled"
         skew = "" if self.beta is None else f", β = {self.beta:g}"
         sizes = f"{counted(self.tasks, 'task')}, {counted(self.clients, 'client')}"
-        return f"{sizes}, {self.partitioner} split{labels}{skew}"
+        return f"{sizes}{_ARRIVALS[self.arrival]}, {self.partitioner} split{labels}{skew}"
 
     @property
     def title(self) -> str:

@@ -39,6 +39,10 @@ class StreamSettings(Settings):
     ``dirichlet``."""
     label_rate: Annotated[float, share] = 1.0
     """Probability with which a row keeps its label."""
+    arrival: Literal["classes", "domains", "staggered"] = "classes"
+    """``classes``: every task has new classes. ``domains``: every task has all classes of one group
+    of the dataset, such as a person. ``staggered``: as ``classes``, with clients up to two tasks
+    apart."""
     seed: int = 1993
     """Seed of the class order, of the partition and of the choice of labelled rows."""
 

@@ -1,7 +1,4 @@
-"""Progress of a sweep: runs to come, time left, and lines of text for logs.
-
-The command line shows a progress bar instead (``fedran_bench.cli.run``).
-"""
+"""Progress of a sweep: runs to come, time left, and lines of text."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class PreparedJob:
             chosen = replace(self.method, kind=self.dataset.feature_kind)  # type: ignore[type-var]
             object.__setattr__(self, "method", chosen)
         for t, task in enumerate(self.stream.tasks, 1):
-            if not len(_rows_of(self.dataset.y_test, task.classes)):
+            if task.classes and not len(_rows_of(self.dataset.y_test, task.classes)):
                 raise ValueError(
                     f"{self.dataset.name}: task {t} cannot be tested, because no test row has one "
                     f"of its classes {shortened([repr(c) for c in task.classes], 5)}"

@@ -1,6 +1,5 @@
 """``fedran bench run``: lines, exit codes, one-line errors."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -138,18 +137,6 @@ def test_a_device_without_pytorch_is_refused_before_the_first_run(cli, monkeypat
     code, out, err = cli("bench", "run", DIGITS, *FAST, "--device", "cuda")
     assert (code, "run to do" in out, err.count("\n")) == (2, False, 1)
     assert "the device 'cuda' needs PyTorch: install fedran's extra 'torch'" in err
-
-
-def test_in_a_terminal_there_is_a_bar_and_one_line_per_run(cli, monkeypatch, tmp_path):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then believes that it writes to a terminal
-    code, out, _ = cli("bench", "run", DIGITS, *FAST, "--set", "stream.beta=1")
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
-    assert code == 0
-    assert len(re.findall(r"AFL on digits \(.*?\): A_avg", text)) == 1
-    assert " to do," not in text
-    assert (tmp_path / "runs" / "digits.jsonl").is_file()  # the default folder
-    code, out, _ = cli("bench", "run", DIGITS, *FAST, "--set", "stream.beta=1")
-    assert "2 runs are already done and are skipped" in out
 
 
 def test_methods_and_datasets_run_without_a_file(cli, tmp_path):

@@ -111,12 +111,6 @@ def test_masks_follow_the_published_recipe():
             assert task.has_label(k).tolist() == expected
 
 
-@pytest.mark.parametrize("rate", [0, -0.1, 1.01, np.nan])
-def test_label_rates_outside_0_1_are_refused(rate):
-    with pytest.raises(ValueError, match="label_rate must lie in"):
-        stream_of(label_rate=rate)
-
-
 def test_the_hash_of_a_stream_changes_when_anything_changes():
     base = stream_of(label_rate=0.5)
     changed = [
@@ -154,10 +148,20 @@ def test_the_settings_of_a_stream_describe_how_it_was_made():
     assert natural.settings["beta"] is None
 
 
-@pytest.mark.parametrize("n_tasks", [0, 4, -1])
-def test_more_tasks_than_classes_is_refused(n_tasks):
-    with pytest.raises(ValueError, match=r"n_tasks must lie in 1 \.\. 3"):
-        make_stream(np.array([0, 1, 2]), n_tasks=n_tasks, n_clients=1, beta=1, seed=0)
+def test_domains_have_all_classes_of_one_group():
+    stream = stream_of(arrival="domains", groups=GROUPS)
+    assert [len(t.classes) for t in stream.tasks] == [7, 0, 0, 0]
+    found = [set(GROUPS[np.concatenate(t.rows)]) for t in stream.tasks]
+    assert sorted(map(sorted, found)) == [[0], [1], [2], [3]]
+    assert sum(len(r) for t in stream.tasks for r in t.rows) == len(LABELS)
+
+
+def test_staggered_clients_have_the_same_tasks_at_different_times():
+    usual, late = rows_of(stream_of()), stream_of(arrival="staggered")
+    for k, lag in enumerate((0, 1, 2, 0)):
+        own = [task[k] for task in rows_of(late)]
+        assert own == [[]] * lag + [task[k] for task in usual] + [[]] * (2 - lag)
+    assert late.seen(4) == tuple(range(7))
 
 
 @pytest.mark.parametrize(
@@ -171,6 +175,11 @@ def test_more_tasks_than_classes_is_refused(n_tasks):
         ({"beta": -1.0}, "finite beta, got -1.0"),
         ({"beta": np.nan}, "finite beta, got nan"),
         ({"beta": np.inf}, "finite beta, got inf"),
+        ({"label_rate": 0}, "label_rate must lie in"),
+        ({"label_rate": np.nan}, "label_rate must lie in"),
+        ({"n_tasks": 8}, r"n_tasks must lie in 1 \.\. 7"),
+        ({"n_tasks": 0}, r"n_tasks must lie in 1 \.\. 7"),
+        ({"arrival": "domains"}, "arrival must be one of classes, domains, staggered, and groups"),
         ({"partitioner": "natural"}, "needs a group for every row, got none"),
         ({"partitioner": "natural", "groups": GROUPS[:5]}, "got 5 for 188 rows"),
     ],

@@ -12,6 +12,8 @@ from fedran.federation.protocol.class_counts import (
     Count,
     accuracy,
     add_bounded,
+    add_calibrations,
+    calibration_of,
     count_correct,
     counts_from_json,
     counts_to_json,
@@ -64,6 +66,20 @@ def test_a_site_counts_for_no_more_rows_than_it_has_sent():
     reports = {"a": {1: Count(50, 50, 50), 2: Count(9, 9, 9)}}
     assert add_bounded(reports, {"a": {1: 5}}) == {1: Count(5.0, 5.0, 5.0)}
     assert add_bounded(reports, {}) == {}
+
+
+def test_histograms_add_and_one_site_has_no_more_weight_than_the_median():
+    rng, accepted = np.random.default_rng(0), {site: {0: 10**6} for site in "abc"}
+    told = {
+        site: calibration_of(rng.random((n, 3)), (0, 1, 2), rng.integers(0, 3, n).tolist())
+        for site, n in (("a", 20), ("b", 30), ("c", 5000))
+    }
+    total = add_calibrations(told, accepted)
+    assert total.total == pytest.approx(80)
+    assert total.compared == pytest.approx(240)
+    few = add_calibrations(told, {"a": {0: 4}, "b": {0: 3, 1: 3}})
+    assert few.total == pytest.approx(8)
+    assert add_calibrations(told, {}) is None
 
 
 def test_counts_are_read_as_they_were_written():

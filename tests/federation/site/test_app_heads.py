@@ -1,6 +1,7 @@
 """Heads that a site's Flower app keeps, refuses and validates."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import fedran
 from fedran.federation.flower.clientapp import answer_offer, receive_results, validate_heads
 from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.messages import open_envelope
+from fedran.wire.validation import Header
 from helpers.federation.site_app import PHI, Place, asked, call
 
 
@@ -111,6 +113,12 @@ def test_a_site_counts_on_rows_that_it_held_out_of_its_uploads(place):
             np.bincount(p.codes[head.predict(p.means) == p.codes], minlength=3) for p in held
         )
         assert fields["counts"][name] == [[c, 10, right[c], right[c]] for c in range(3)]
+        told = Header(fields["histograms"]).calibration(name)
+        head = replace(head, calibration=None)
+        for p in held:
+            head = head.calibrate(p.means, p.codes)
+        np.testing.assert_allclose(told.losses, head.calibration.losses)
+        np.testing.assert_array_equal(told.histogram, head.calibration.histogram)
     place.file.write_text(place.file.read_text() + "hold_out = 0\n")
     assert "validated" not in call(answer_offer, asked())[0]
 

@@ -113,7 +113,7 @@ def test_validation_rows_are_put_in_the_same_order(make):
     assert ValidationSet.load(paths.folder, settings).accuracy(head) == right / len(y)
     found = HeldOutRows.load(paths.folder, site.settings, site.outbox)
     fields = {"earlier": [], "tested": [0, 1, 2]}
-    counts = found.test(site, LISTED, {"head": fedran.encode(head)}, fields)["head"]
+    counts = found.test(site, LISTED, {"head": fedran.encode(head)}, fields)[0]["head"]
     assert sum(int(c.correct) for c in counts.values()) == right
 
 

@@ -178,9 +178,7 @@ def vit(seed=1993, beta=0.5):
     return [
         made_up("fedran", "FedRAN", level=0.86, params={"rank": 128}, **place),
         made_up("fedran", "FedRAN (fine-tuned in task 0)", level=0.88, params=tuned, **place),
-        made_up(
-            "fedran-mixture", "FedRAN-mixture", level=0.85, upload=50_000, params=groups, **place
-        ),
+        made_up("fedran-points", "Points", level=0.85, upload=50_000, params=groups, **place),
         made_up("fedran-paper", "FedRAN-paper", level=0.84, params={"rank": 2048}, **place),
         made_up("stsa-e", "STSA-E", level=0.82, **place),
         made_up("fed-dualprompt", "Fed-DualPrompt", level=0.70, upload=2_000_000, **trained),

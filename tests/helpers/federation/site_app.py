@@ -57,7 +57,7 @@ def call(app, body, here=None):
     assert not reply.has_error()
     fields = fields_of(reply)
     names = {"client", "head", "settled", "waiting", "told", "failed", "more", "protocol"}
-    assert set(fields) - {"validated", "counts"} == names
+    assert set(fields) - {"validated", "counts", "histograms"} == names
     assert fields.pop("protocol") == PROTOCOL
     return fields, blobs_of(reply)
 

@@ -1,4 +1,4 @@
-"""Solve (K + lambda I) X = B for a positive semidefinite K, and report the fallbacks used."""
+"""Solve (K + lambda I) X = B for a positive semidefinite K; factors of definite matrices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack
+from scipy.linalg import blas, lapack, solve_triangular
 
 from fedran.core._linalg.arrays import (
     Array,
@@ -18,7 +18,7 @@ from fedran.core._linalg.arrays import (
     linalg_errors,
     namespace,
 )
-from fedran.core._linalg.blas import mirror, symmetric
+from fedran.core._linalg.blas import matmul, mirror, symmetric
 
 FLOAT32_LAMBDA = 1e38
 """A larger ridge overflows in float32 on the diagonal."""
@@ -127,3 +127,40 @@ def _eigen(
     shifted = (xp.where(values > floor, values, 0.0) + lam)[:, None]
     X = U @ ((U.T @ B) / shifted)
     return X, None if H is None else xp.sum((U.T @ cast(H.T, "float64")) ** 2 / shifted, axis=0)
+
+
+def cholesky(A: Float[Array, "n n"], leaf: int | None = None) -> Float[Array, "n n"]:
+    """The lower factor of a positive definite matrix, in place, half by half.
+
+    LAPACK's own routine fails above about 16,000 rows where it counts bytes in 32 bits. Its threads
+    also wait for each other so often that it took 20 times as long beside another program.
+    """
+    n = A.shape[0]
+    leaf = leaf or (128 if is_numpy_array(A) else 8192)
+    if n > leaf:
+        half = n // 2
+        first, corner = A[:half, :half], A[half:, half:]
+        cholesky(first, leaf)
+        A[half:, :half] = solve_lower(first, A[half:, :half].T).T
+        corner -= matmul(A[half:, :half], A[half:, :half].T)
+        cholesky(corner, leaf)
+        A[:half, half:] = 0
+    elif not is_numpy_array(A):
+        with linalg_errors():
+            A[...] = namespace(A).linalg.cholesky(A)
+    else:
+        for j in range(n):
+            column = A[j:, j] - A[j:, :j] @ A[j, :j]
+            if not column[0] > 0:
+                raise np.linalg.LinAlgError(f"row {j} depends on those before it")
+            A[j:, j] = column / np.sqrt(column[0])
+            A[j, j + 1 :] = 0
+    return A
+
+
+def solve_lower(L: Array, B: Array, transposed: bool = False) -> Array:
+    """L^-1 B, or L'^-1 B."""
+    if is_numpy_array(L):
+        return solve_triangular(L, B, lower=True, trans=int(transposed), check_finite=False)
+    xp = namespace(L)
+    return xp.linalg.solve_triangular(L.T if transposed else L, B, upper=transposed)

@@ -15,7 +15,6 @@ from scipy.spatial.distance import squareform
 
 from fedran.core._linalg.arrays import Float32, Float64, Int64
 from fedran.core._linalg.blas import gram
-from fedran.core._linalg.kmeans import join_small
 
 BLOCK_ROWS = 4096
 """Rows that are grouped together; more rows are grouped block by block, unless a block would
@@ -39,8 +38,8 @@ def group_rows(
     n_blocks = max(1, min(-(-n // BLOCK_ROWS), n // min_group))
     start = 0
     for rows in np.array_split(np.arange(n), n_blocks):
-        k = max(1, round(len(rows) / group_size))
-        if k == len(rows) and min_group == 1:
+        k = max(1, round((rows[-1] + 1) / group_size) - round(rows[0] / group_size))
+        if k == len(rows) and 1 in (k, min_group):
             found = np.arange(k)
         else:
             K = exact_products(X[rows])
@@ -48,6 +47,17 @@ def group_rows(
         groups[rows] = start + found
         start += int(found.max(initial=-1)) + 1
     return groups
+
+
+def group_means(
+    X: Float32[NDArray[Any], "n d"], groups: Int64[NDArray[Any], " n"], counts: NDArray[Any]
+) -> tuple[Float32[NDArray[Any], "g d"], NDArray[Any]]:
+    """The mean of each group and its total count, where row i stands for ``counts[i]`` rows."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[order], np.arange(groups.max(initial=-1) + 1))
+    sums = np.add.reduceat((X * counts[:, None])[order], starts, axis=0, dtype=np.float64)
+    totals = np.add.reduceat(counts[order], starts)
+    return (sums / totals[:, None]).astype(np.float32), totals
 
 
 def exact_products(X: Float32[NDArray[Any], "n d"]) -> Float64[NDArray[Any], "n n"]:
@@ -67,11 +77,32 @@ def _cut(K: Float64[NDArray[Any], "n n"], k: int) -> Int64[NDArray[Any], " n"]:
 def _merge_small(
     K: Float64[NDArray[Any], "n n"], groups: Int64[NDArray[Any], " n"], min_group: int
 ) -> Int64[NDArray[Any], " n"]:
-    """Let every group below ``min_group`` rows join another, by exact sums."""
+    """Let every group below ``min_group`` rows join another by Ward's criterion.
+
+    Joining groups of n and m rows adds n m / (n + m) times the squared distance of their means to
+    the squared residuals. The nearest mean alone would let outliers join the largest groups. The
+    inner products of the sums of groups are exact, and those of two groups that join add.
+    """
     counts = np.bincount(groups)
     if counts.min() >= min_group:
         return groups
     order = np.argsort(groups, kind="stable")
     starts = np.cumsum(counts) - counts
     sums = np.add.reduceat(np.add.reduceat(K[:, order], starts, axis=1)[order], starts, axis=0)
-    return join_small(sums, groups, min_group)
+    target = np.arange(len(counts))
+    while True:
+        alive = np.flatnonzero(counts)
+        small = alive[np.argmin(counts[alive])]
+        if len(alive) < 2 or counts[small] >= min_group:
+            break
+        others = alive[alive != small]
+        n, m = counts[small], counts[others]
+        distance = sums[small, small] / n**2 - 2 * sums[small, others] / (n * m)
+        distance += sums[others, others] / m**2
+        into = others[np.argmin(distance * n * m / (n + m))]
+        sums[into] += sums[small]
+        sums[:, into] += sums[:, small]
+        counts[into] += counts[small]
+        counts[small] = 0
+        target[target == small] = into
+    return np.unique(target[groups], return_inverse=True)[1]

@@ -148,6 +148,10 @@ class Calibration:
             raise Refused("histograms", expected, f"{self.compared:g} for {self.total:g} rows")
         return self
 
+    def scaled(self, share: float) -> Calibration:
+        """The same with a share of the weight."""
+        return Calibration(self.losses * share, self.histogram * share, self.compared * share)
+
     def __add__(self, other: object) -> Calibration:
         if not isinstance(other, Calibration):
             return NotImplemented

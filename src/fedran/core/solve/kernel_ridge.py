@@ -15,25 +15,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 
 from fedran.core._linalg.arrays import (
     Array,
     Float,
-    Float32,
     Float64,
     Int64,
     cast,
-    eps,
-    is_numpy_array,
     like,
-    linalg_errors,
     namespace,
     to_numpy,
 )
-from fedran.core._linalg.blas import add_outer, matmul, symmetric
-from fedran.core._linalg.ward import group_rows
+from fedran.core._linalg.blas import matmul, symmetric
+from fedran.core._linalg.cholesky import cholesky, solve_lower
 from fedran.core.kernel import blocks, diagonal, kernel, kernel_scale
+from fedran.core.solve.landmarks import LandmarkSolver, landmarks, on_grid
 from fedran.core.solve.ridge import effective_rank, frobenius, spectral_norm
 
 RIDGES: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -45,9 +41,6 @@ SEARCHED = 2048
 per row, which hardly depends on the number of points (results/points_constants.md)."""
 LEFT_OUT = 5000
 """Most points that are left out: the standard error of an accuracy is then below 0.7 points."""
-GRID = 0.25
-"""Step to which the support is rounded before the solve, over the mean deviation of its columns.
-The head on the wire is then the head that was solved. Rounding it afterwards changes labels."""
 
 
 @dataclass(frozen=True)
@@ -185,78 +178,6 @@ def spread_points(
     return np.sort(order[whole((place + 1) * share) > whole(place * share)])
 
 
-def landmarks(points: Labelled, most: int) -> Float[Array, "m d"]:
-    """At most ``most`` class-wise means of points, in proportion to the points of each class."""
-    n = len(points)
-    if n <= most:
-        return points.X
-    X = to_numpy(cast(points.X, "float32"))
-    per_class = np.bincount(points.codes, minlength=points.n_classes)
-    share = np.maximum(1, np.floor(per_class * most / n)).astype(int)
-    found = [
-        _class_means(X[rows], points.counts[rows], int(share[c]))
-        for c in np.flatnonzero(per_class)
-        if len(rows := np.flatnonzero(points.codes == c))
-    ]
-    return like(np.concatenate(found), points.X)
-
-
-def _class_means(X: NDArray[Any], counts: NDArray[Any], k: int) -> NDArray[np.float32]:
-    """About k means of groups of the points of one class, weighted by their rows."""
-    if len(X) <= k:
-        return X
-    groups = group_rows(X, len(X) / k)
-    order = np.argsort(groups, kind="stable")
-    starts = np.searchsorted(groups[order], np.arange(groups.max() + 1))
-    sums = np.add.reduceat((X * counts[:, None])[order], starts, axis=0)
-    return (sums / np.add.reduceat(counts[order], starts)[:, None]).astype(np.float32)
-
-
-def on_grid(X: Float[Array, "n d"]) -> Float32[Array, "n d"]:
-    """Rows rounded to multiples of a power of two, about ``GRID`` deviations of a column."""
-    xp = namespace(X)
-    deviation = math.sqrt(float(xp.mean(xp.var(cast(X, "float64"), axis=0))))
-    step = 2.0 ** math.floor(math.log2(GRID * deviation)) if deviation > 0 else 2.0**-8
-    return cast(xp.round(X / step) * step, "float32")
-
-
-def cholesky(A: Float[Array, "n n"], leaf: int | None = None) -> Float[Array, "n n"]:
-    """The lower factor of a positive definite matrix, in place, half by half.
-
-    LAPACK's own routine fails above about 16,000 rows where it counts bytes in 32 bits. Its threads
-    also wait for each other so often that it took 20 times as long beside another program.
-    """
-    n = A.shape[0]
-    leaf = leaf or (128 if is_numpy_array(A) else 8192)
-    if n > leaf:
-        half = n // 2
-        first, corner = A[:half, :half], A[half:, half:]
-        cholesky(first, leaf)
-        A[half:, :half] = solve_lower(first, A[half:, :half].T).T
-        corner -= matmul(A[half:, :half], A[half:, :half].T)
-        cholesky(corner, leaf)
-        A[:half, half:] = 0
-    elif not is_numpy_array(A):
-        with linalg_errors():
-            A[...] = namespace(A).linalg.cholesky(A)
-    else:
-        for j in range(n):
-            column = A[j:, j] - A[j:, :j] @ A[j, :j]
-            if not column[0] > 0:
-                raise np.linalg.LinAlgError(f"row {j} depends on those before it")
-            A[j:, j] = column / np.sqrt(column[0])
-            A[j, j + 1 :] = 0
-    return A
-
-
-def solve_lower(L: Array, B: Array, transposed: bool = False) -> Array:
-    """L^-1 B, or L'^-1 B."""
-    if is_numpy_array(L):
-        return solve_triangular(L, B, lower=True, trans=int(transposed), check_finite=False)
-    xp = namespace(L)
-    return xp.linalg.solve_triangular(L.T if transposed else L, B, upper=transposed)
-
-
 def full_matrix(points: Labelled, scale: float, dtype: str) -> Float[Array, "n n"]:
     """The kernel of all pairs of points, with the diagonal of groups."""
     xp = namespace(points.X)
@@ -351,111 +272,6 @@ def by_landmarks(points: Labelled, most: int, scale: float, ridge: float) -> Ker
         effective_rank(solver.gram),
         residual,
     )
-
-
-@dataclass(frozen=True)
-class LandmarkSolver:
-    """Kernel ridge on landmarks as a ridge regression on features f = R^-1 k(landmarks, x).
-
-    K_mm = R R' for the landmarks. Solving for the whitened weights keeps the precision that the
-    normal equations of k(landmarks, x) lose where landmarks are close to each other.
-    """
-
-    support: Float[Array, "m d"]
-    scale: float
-    R: Float64[Array, "m m"]
-    gram: Float64[Array, "m m"]
-    """Sum of w f f' over the points."""
-    targets: Float64[Array, "m C"]
-    """Sum of w f y' over the points."""
-
-    @classmethod
-    def of(
-        cls, points: Labelled, support: Float[Array, "m d"], scale: float, ridge: float
-    ) -> LandmarkSolver:
-        """The sums over points, whitened for a ridge of about this size.
-
-        Where landmarks are close to each other, whitening multiplies rounding errors. A small
-        number on the diagonal of K_mm bounds that: errors of the sums stay below a hundredth of
-        the ridge, those of float32 kernel values below a thousandth of a feature.
-        """
-        xp = namespace(support)
-        G, B = landmark_sums(points, support, scale)
-        wide, m = cast(support, "float64"), support.shape[0]
-        K = kernel(wide, wide, scale)
-        jitter = max(1e-10, eps(support), 100 * eps(wide) * spectral_norm(G) / ridge)
-        K[xp.arange(m), xp.arange(m)] += jitter
-        R = cholesky(K)
-        whitened = solve_lower(R, solve_lower(R, G).T)
-        return cls(support, scale, R, (whitened + whitened.T) / 2, solve_lower(R, B))
-
-    def features(self, X: Float[Array, "n d"]) -> Float64[Array, "m n"]:
-        """The whitened features of points, one column each."""
-        return solve_lower(self.R, cast(kernel(X, self.support, self.scale), "float64").T)
-
-    def weights(self, whitened: Float64[Array, "m C"]) -> Float64[Array, "m C"]:
-        """The weights of the landmarks."""
-        return solve_lower(self.R, whitened, transposed=True)
-
-    def solve(
-        self, ridge: float, tested: Labelled
-    ) -> tuple[Float64[Array, "m C"], Float64[NDArray[Any], "k C"], float]:
-        """The whitened weights, what all other points say about the tested ones, the residual.
-
-        A point with weight w has the leverage l = w f' (gram + ridge)^-1 f, and the others say
-        (scores - l y) / (1 - l), with the landmarks held fixed.
-        """
-        xp, F = namespace(self.gram), self.features(tested.X)
-        L = self._factor(self.gram, ridge)
-        whitened = solve_lower(L, solve_lower(L, self.targets), transposed=True)
-        half = solve_lower(L, F)
-        leverage = like(tested.weights, F) * xp.sum(half * half, axis=0)
-        leverage = xp.clip(leverage, max=1 - 1e-9)[:, None]
-        said = (matmul(F.T, whitened) - leverage * tested.indicators(F)) / (1 - leverage)
-        left = self.targets - matmul(self.gram, whitened) - ridge * whitened
-        residual = frobenius(left) / max(frobenius(self.targets), 1e-30)
-        return whitened, to_numpy(said), residual
-
-    def without(self, points: Labelled, ridge: float) -> Float64[NDArray[Any], "n C"]:
-        """What all other points say about these points, which are left out together."""
-        gram = symmetric(self.gram)
-        targets = namespace(self.targets).asarray(self.targets, copy=True)
-        for rows in blocks(len(points), gram.shape[0], 8):
-            part = points.take(rows)
-            F = self.features(part.X)
-            weighted = F * like(part.weights, F)
-            gram -= matmul(weighted, F.T)
-            targets -= matmul(weighted, part.indicators(F))
-        L = self._factor(gram, ridge)
-        whitened = solve_lower(L, solve_lower(L, targets), transposed=True)
-        scores = np.empty((len(points), points.n_classes))
-        for rows in blocks(len(points), gram.shape[0], 8):
-            scores[rows] = to_numpy(matmul(self.features(points.X[rows]).T, whitened))
-        return scores
-
-    @staticmethod
-    def _factor(gram: Float64[Array, "m m"], ridge: float) -> Float64[Array, "m m"]:
-        xp, m = namespace(gram), gram.shape[0]
-        M = xp.asarray(gram, copy=True)
-        M[xp.arange(m), xp.arange(m)] += ridge
-        return cholesky(M)
-
-
-def landmark_sums(
-    points: Labelled, support: Float[Array, "m d"], scale: float
-) -> tuple[Float64[Array, "m m"], Float64[Array, "m C"]]:
-    """Q' diag(w) Q and Q' diag(w) Y with Q = k(points, support), in float64."""
-    m = support.shape[0]
-    G = like(np.zeros((m, m), order="F"), support)
-    B = like(np.zeros((m, points.n_classes)), support)
-    for rows in blocks(len(points), m, 8):
-        part = points.take(rows)
-        Q = cast(kernel(part.X, support, scale), "float64")
-        roots = like(np.sqrt(part.weights), Q)[:, None]
-        Q *= roots
-        G = add_outer(G, Q.T)
-        B += matmul(Q.T, roots * part.indicators(Q))
-    return symmetric(G), B
 
 
 def others_say(

@@ -1,4 +1,4 @@
-"""Validation counts: how many rows of each class a head labels correctly.
+"""Validation counts: how many rows of each class a head labels correctly, and how sure it is.
 
 The server counts on its own validation rows. Sites may count on theirs and report the result; the
 server adds the reports, and no single site can move the sum by more than a known share.
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
+from fedran.core.solve.calibration import Calibration
 from fedran.federation.protocol.limits import MAX_CLASSES, MAX_ROWS
 from fedran.federation.protocol.messages import read_labels
 from fedran.wire.validation import Header
@@ -67,6 +68,11 @@ def count_correct(
     return {c: Count(rows[i], correct[i], fairly_correct[i]) for i, c in enumerate(labels)}
 
 
+def calibration_of(scores: NDArray[Any], classes: Collection[Label], y: list[Any]) -> Calibration:
+    """The histograms of scores (n, C) of labelled rows. Rows of other classes are left out."""
+    return Calibration.of_scores(scores, _positions(y, list(classes)))
+
+
 def add_bounded(
     reports: Mapping[str, Counts], accepted: Mapping[str, Mapping[Label, int]]
 ) -> Counts:
@@ -100,6 +106,22 @@ def add_bounded(
             sum(share * told[site].fair for site, share in shares.items()),
         )
     return total
+
+
+def add_calibrations(
+    reports: Mapping[str, Calibration], accepted: Mapping[str, Mapping[Label, int]]
+) -> Calibration | None:
+    """The sum of the sites' histograms, bounded as ``add_bounded`` does; None without a row."""
+    rows = {
+        site: min(told.total, sum(accepted.get(site, {}).values()))
+        for site, told in reports.items()
+    }
+    rows = {site: n for site, n in rows.items() if n > 0}
+    total = Calibration.empty()
+    for site, n in rows.items():
+        share = min(n, statistics.median_low(rows.values())) / reports[site].total
+        total += reports[site].scaled(share)
+    return total if rows else None
 
 
 def accuracy(counts: Counts, labels: Iterable[Label], *, fair: bool = False) -> float | None:

@@ -42,7 +42,7 @@ from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings, l
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
-from fedran.wire.validation import DEFAULT_LIMITS
+from fedran.wire.validation import DEFAULT_LIMITS, plain_calibration
 
 VARIABLE = "FEDRAN_SITE"
 LIKELY_CAUSES = (
@@ -129,7 +129,7 @@ def make_uploads(offer: Offer, reply: Reply, site: LocalSite) -> None:
 
 
 def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
-    """Count how many of the site's validation rows each head in the message labels correctly."""
+    """Count how many of the site's validation rows each head labels correctly, and how surely."""
     rows = HeldOutRows.load(site.file.parent, site.settings, site.outbox)
     offer = last_offer(site.state)
     if rows is None or offer is None:
@@ -137,8 +137,9 @@ def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) 
     if site.settings.privacy != "none" or offer.privacy != "none":
         raise Refused("validation", "a federation without secure sums", offer.privacy)
     heads = _small(blobs, DEFAULT_LIMITS.message)
-    counts = rows.test(Site.load(site.file), offer, heads, fields)
+    counts, histograms = rows.test(Site.load(site.file), offer, heads, fields)
     reply.counts = {name: counts_to_json(found) for name, found in counts.items()}
+    reply.histograms = {name: plain_calibration(found) for name, found in histograms.items()}
 
 
 def receive_results(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
@@ -265,6 +266,8 @@ class Reply:
     """Classes for which the site has validation rows."""
     counts: dict[str, list[list[Any]]] = field(default_factory=dict)
     """Validation counts of heads, by the names that the server gave them."""
+    histograms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What calibrates these heads."""
 
     def add(self, task: str, blob: bytes) -> None:
         """Add an envelope if there is room for it."""
@@ -324,5 +327,6 @@ class Reply:
             log.warning("reported to the server: %s", problems)
         fields |= {"told": problems, "failed": self.failed, "more": self.more}
         more: dict[str, Any] = {"validated": self.validated[:MAX_CLASSES], "counts": self.counts}
+        more["histograms"] = self.histograms
         more |= {"protocol": PROTOCOL, "refused": self.refused}
         return fields | {name: value for name, value in more.items() if value}

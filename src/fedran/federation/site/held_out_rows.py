@@ -21,9 +21,10 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import require_same
 from fedran.core.labels import Label, canonical
 from fedran.core.points import Points
+from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.data.rows import Rows, read_rows
-from fedran.federation.protocol.class_counts import Counts, count_correct
+from fedran.federation.protocol.class_counts import Counts, calibration_of, count_correct
 from fedran.federation.protocol.limits import MAX_HEADS
 from fedran.federation.protocol.messages import Offer, read_labels
 from fedran.federation.site.outbox import Outbox
@@ -62,8 +63,8 @@ class HeldOutRows:
 
     def test(
         self, site: Site, offer: Offer, blobs: Mapping[str, bytes], fields: Mapping[str, Any]
-    ) -> dict[str, Counts]:
-        """Counts for every head in a message of the server."""
+    ) -> tuple[dict[str, Counts], dict[str, Calibration]]:
+        """Counts, and histograms of scores, for every head in a message of the server."""
         if not 0 < len(blobs) <= MAX_HEADS:
             raise Refused("heads", f"1 to {MAX_HEADS} heads", len(blobs))
         earlier, tested = (read_labels(Header(dict(fields)), k) for k in ("earlier", "tested"))
@@ -78,10 +79,12 @@ class HeldOutRows:
                 scores[name].append(to_numpy(head.scores(H)))
         if not y:
             raise Refused("validation", "validation rows for the features of the offer", "none")
-        return {
-            name: count_correct(np.concatenate(found), heads[name].classes, y, earlier, tested)
-            for name, found in scores.items()
-        }
+        counts, histograms = {}, {}
+        for name, head in heads.items():
+            found = np.concatenate(scores[name])
+            counts[name] = count_correct(found, head.classes, y, earlier, tested)
+            histograms[name] = calibration_of(found, head.classes, y)
+        return counts, histograms
 
     def _mapped(self, site: Site, offer: Offer) -> Iterator[tuple[Any, list[Label]]]:
         """What the feature map makes of the rows, with their labels, one block after the other."""

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -12,11 +13,17 @@ import fedran
 from fedran.core.errors import Refused
 from fedran.federation.flower.records import make_record
 from fedran.federation.flower.serverapp import FlowerNetwork
-from fedran.federation.protocol.class_counts import count_correct, counts_to_json
+from fedran.federation.protocol.class_counts import (
+    calibration_of,
+    count_correct,
+    counts_to_json,
+)
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server.head.head import update_head
 from fedran.federation.server.round import site_validation
 from fedran.federation.server.round.messenger import Messenger
 from fedran.federation.server.round.site_validation import SiteValidation
+from fedran.wire.validation import plain_calibration
 from helpers.federation.fleet import Fleet, Site, heads
 from helpers.federation.flower_messages import blobs_of, fields_of
 from helpers.federation.gated import PHI, flipped, gated_sites, honest, rows, send, store_of
@@ -32,13 +39,16 @@ class Examiner:
 
     def __call__(self, message):
         assert message.metadata.message_type == MessageType.EVALUATE
-        fields, counts = fields_of(message), {}
+        fields, counts, histograms = fields_of(message), {}, {}
         for name, blob in blobs_of(message).items():
             head = fedran.decode(blob)
             said = fields["earlier"], fields["tested"]
-            found = count_correct(head.scores(PHI(self.rows.X)), head.classes, self.rows.y, *said)
+            scores, y = head.scores(PHI(self.rows.X)), self.rows.y
+            found = count_correct(scores, head.classes, y, *said)
             counts[name] = self.tell(head, counts_to_json(found))
-        return make_record({"client": self.client, "counts": counts}, {})
+            histograms[name] = plain_calibration(calibration_of(scores, head.classes, y))
+        fields = {"client": self.client, "counts": counts, "histograms": histograms}
+        return make_record(fields, {})
 
     def tell(self, head, counts):
         return counts
@@ -106,6 +116,23 @@ def test_honest_tasks_go_into_service_with_an_accuracy(store, sites):
         assert fedran.decode(in_service(store, task)).classes[-1] == classes[-1]
     assert held(store) == []
     assert all(0.8 < head.accuracy <= 1 for head in store.database.heads())
+
+
+def test_what_sites_report_calibrates_the_head_until_a_site_is_forgotten(store, sites):
+    honest(store, sites, "may", (0, 1), range(1, 6))
+    first = in_service(store, "may")
+    honest(store, sites, "june", (2, 3), range(1, 6))
+    blob = in_service(store, "june")
+    head, new = fedran.decode(blob, fedran.Head), rows(99, (0, 1, 2, 3), 200)
+    assert not head.diagnosis.accuracy
+    right = head.predict(PHI(new.X)) == np.array(new.y)
+    sure = head.predict_proba(PHI(new.X)).max(axis=1)
+    assert abs(right.mean() - sure.mean()) < 0.08
+    assert fedran.encode(store.solve()) == blob
+    assert fedran.encode(store.solve_until(5)) == first
+    store.forget("site-1", "june", "owner", SiteKey.generate())
+    assert store.solve().calibration is None
+    assert fedran.decode(in_service(store, "june"), fedran.Head).calibration.total > 100
 
 
 @pytest.mark.parametrize("how", [Examiner, Liar, Moody])

@@ -22,9 +22,10 @@ from fedran.core.errors import Refused, shortened
 from fedran.core.features import RandomFeatures, feature_map
 from fedran.core.labels import Label
 from fedran.core.prepare import KernelFeatures, require_nonnegative
+from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.data.rows import Rows, read_rows
-from fedran.federation.protocol.class_counts import Counts, accuracy, count_correct
+from fedran.federation.protocol.class_counts import Counts, accuracy, calibration_of, count_correct
 from fedran.federation.protocol.limits import LEAST_ROWS, MOST_BATCHES
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.schema import Upload
@@ -49,6 +50,10 @@ class Validation(Protocol):
 
     def accuracy(self, head: Head) -> float | None:
         """Accuracy on the rows whose class the head knows; None if there are none."""
+        ...
+
+    def calibration(self, head: Head) -> Calibration | None:
+        """What calibrates the head; None if there are no rows of its classes."""
         ...
 
 
@@ -102,6 +107,11 @@ class ValidationSet:
         """Accuracy on the rows of some classes, by default the head's; None if there are none."""
         (counts,) = self.counts([head], ())
         return accuracy(counts, classes or head.classes)
+
+    def calibration(self, head: Head) -> Calibration | None:
+        """The histograms of these rows' scores; None if the head knows none of their classes."""
+        found = calibration_of(self.scores(head), head.classes, self.rows.y)
+        return found if found.total else None
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,9 @@ def update_head(
     A head that differs from the one in service is tested, written to ``head.fedran`` and recorded
     in the database. Before the first upload with a class, bytes and digest are empty.
 
-    With ``margin`` and validation rows, a head that is worse on earlier classes is held back: it
-    is written to ``held.fedran``, and the one in service stays. Without ``margin`` the new head
+    Validation rows calibrate a head of groups of rows, of which leave-one-out tells no more than an
+    agreement. With ``margin``, one that is worse on earlier classes of them is held back: it is
+    written to ``held.fedran``, and the one in service stays. Without ``margin`` the new head
     goes into service whatever its accuracy. After a rollback, the head in service stays until
     then. Nothing is solved if the head in service was solved from the same uploads and settings.
     """
@@ -43,7 +44,12 @@ def update_head(
     if margin is not None and in_service and held_head(store).get("pinned"):
         return in_service, served
     solved_from = store.solved_from()
-    if in_service and store.database.fact("solved") == f"{solved_from} {served}":
+    # Without rows for tests, or after ``forget``, nothing has calibrated a head so far.
+    if (
+        in_service
+        and store.database.fact("solved") == f"{solved_from} {served}"
+        and (validation is None or decode(in_service, Head).calibration is not None)
+    ):
         clear_held(store)
         return in_service, served
     start = time.monotonic()
@@ -51,14 +57,21 @@ def update_head(
     seconds = time.monotonic() - start
     blob = encode(head)
     digest = hashlib.sha256(blob).hexdigest()
+    if digest != served and validation is not None and margin is not None:
+        previous = decode(in_service, Head) if in_service else None
+        if _is_held_back(store, validation, task, previous, head, blob=blob, margin=margin):
+            return in_service, served
+    accuracy = None
+    if validation is not None:
+        found = validation.calibration(head) if head.calibration is None else None
+        accuracy = validation.accuracy(head)  # of the head that was tested
+        if found is not None:
+            head = store.calibrated(head, found)
+            blob = encode(head)
+            digest = hashlib.sha256(blob).hexdigest()
     if digest != served:
-        if validation is not None and margin is not None:
-            previous = decode(in_service, Head) if in_service else None
-            if _is_held_back(store, validation, task, previous, head, blob=blob, margin=margin):
-                return in_service, served
         with store.tolerating_a_full_disk(path.name):
             write_atomically(path, blob)
-        accuracy = validation.accuracy(head) if validation else None
         shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
         log.info("new head: %d classes%s", len(head.classes), shown)
         with store.tolerating_a_full_disk("record of the head"):

@@ -1,4 +1,4 @@
-"""Validation by the sites: each tests new heads on rows of its own and reports counts per class.
+"""Validation by the sites: each tests new heads on rows of its own, and reports sums over them.
 
 It takes the place of validation rows at the server. The reports are added with a bound on every
 site, so that one that lies can move the accuracy on a class by a known share only.
@@ -10,18 +10,29 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeAlias
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
+from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
-from fedran.federation.protocol.class_counts import Counts, accuracy, add_bounded, counts_from_json
+from fedran.federation.protocol.class_counts import (
+    Counts,
+    accuracy,
+    add_bounded,
+    add_calibrations,
+    counts_from_json,
+)
 from fedran.federation.protocol.limits import MAX_HEAD_BYTES, MAX_HEADS, POLL_SECONDS, TEST_SECONDS
 from fedran.federation.protocol.messages import Question
 from fedran.federation.server.round.messenger import Incoming, Messenger
 from fedran.federation.server.store.schema import Upload
 from fedran.wire.codec import encode
+from fedran.wire.validation import Header
 
 log = logging.getLogger(__name__)
+Report: TypeAlias = tuple[Counts, Calibration]
+"""What a site says about a head: rows that are right, and histograms of scores."""
 
 
 class SiteValidation:
@@ -50,6 +61,8 @@ class SiteValidation:
                 of_site[label] = of_site.get(label, 0) + rows
         self.reports: dict[str, dict[str, Counts]] = {}
         """Digest of a head -> client -> what it reported last."""
+        self.histograms: dict[str, dict[str, Calibration]] = {}
+        """The same of what calibrates the head."""
 
     def counts(self, heads: Iterable[Head], earlier: Collection[Label]) -> list[Counts]:
         """The bounded sums of what the sites report, over those that report every head."""
@@ -64,7 +77,8 @@ class SiteValidation:
             blobs[names[-1]] = blob
         found = self._ask(blobs, earlier)
         for name in blobs:
-            self.reports[name] = {client: told[name] for client, told in found.items()}
+            self.reports[name] = {client: told[name][0] for client, told in found.items()}
+            self.histograms[name] = {client: told[name][1] for client, told in found.items()}
         return [add_bounded(self.reports[name], self.accepted) for name in names]
 
     def witnesses(self, before: Head, after: Head, labels: Collection[Label]) -> tuple[str, ...]:
@@ -86,15 +100,22 @@ class SiteValidation:
         told = self.reports.get(hashlib.sha256(encode(head)).hexdigest(), {})
         return accuracy(add_bounded(told, self.accepted), head.classes)
 
+    def calibration(self, head: Head) -> Calibration | None:
+        """The sum of what sites report about a head, which they test now if they have not yet."""
+        name = hashlib.sha256(encode(head)).hexdigest()
+        if name not in self.histograms:
+            self.counts([head], ())
+        return add_calibrations(self.histograms.get(name, {}), self.accepted)
+
     def _ask(
         self, blobs: Mapping[str, bytes], earlier: Collection[Label]
-    ) -> dict[str, dict[str, Counts]]:
-        """Client -> digest of a head -> its counts."""
+    ) -> dict[str, dict[str, Report]]:
+        """Client -> digest of a head -> its counts and histograms."""
         fields = {"heads": list(blobs), "earlier": list(earlier), "tested": list(self.tested)}
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         for node in self.nodes:
             self.messenger.send(node, Question.VALIDATE, fields, blobs, TEST_SECONDS)
-        found: dict[str, dict[str, Counts]] = {}
+        found: dict[str, dict[str, Report]] = {}
         deadline = time.monotonic() + TEST_SECONDS
         while self.messenger.unanswered and time.monotonic() < deadline:
             for node, reply in self.messenger.replies():
@@ -110,7 +131,7 @@ class SiteValidation:
         log.info("%d of %d sites tested %d heads", len(found), len(self.nodes), len(blobs))
         return found
 
-    def _read(self, reply: Incoming, blobs: Mapping[str, bytes]) -> dict[str, Counts]:
+    def _read(self, reply: Incoming, blobs: Mapping[str, bytes]) -> dict[str, Report]:
         """The counts in a reply, which must be of the same rows for every head."""
         reply.require()
         given = reply.fields.get("counts")
@@ -120,4 +141,7 @@ class SiteValidation:
         sizes = {tuple((c, n.rows) for c, n in counts.items()) for counts in found.values()}
         if len(sizes) > 1:
             raise Refused("counts", "the same rows for every head", "different ones")
-        return found
+        given = reply.fields.get("histograms")
+        told = Header(given if isinstance(given, dict) else {}, "histograms")
+        histograms = {name: told.calibration(name) or Calibration.empty() for name in blobs}
+        return {name: (found[name], histograms[name]) for name in blobs}

@@ -15,6 +15,7 @@ from fedran import __version__
 from fedran.core.errors import Refused, check_id
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.private.noisy_sums import noisy_ridge
+from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.core.solve.nystrom import sketch_ridge
 from fedran.core.solve.ridge import Ridge
@@ -39,9 +40,14 @@ from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.forgetting import Forgotten, sign_record, to_forget
 from fedran.federation.server.store.schema import Upload, Waiting, class_rows, describe_upload
 from fedran.federation.server.store.state import SUM, State
+from fedran.wire.codec import encode
+from fedran.wire.validation import Header, plain_calibration
 
 log = logging.getLogger(__name__)
 
+CALIBRATIONS, MOST_NOTED = "calibrations", 50
+"""Fact in the database: digest of a head as it was solved -> what calibrates it. The newest ones,
+which `rollback` needs."""
 SERVER_KEY = "sums.key"
 """File in the server's folder with the key that signs secure sums."""
 RESTORED = "restored"
@@ -125,7 +131,22 @@ class Store:
         head = self.aggregator.solve(self.ridge, landmarks=self.settings.support)
         with self.tolerating_a_full_disk(SUM):  # a restart only takes longer
             self.state.save_sum()
-        return head
+        return self.calibrated(head)
+
+    def calibrated(self, head: Head, found: Calibration | None = None) -> Head:
+        """The head with what was noted to calibrate it, if anything was; ``found`` is noted now.
+
+        A head that is solved again is then the same, bit for bit.
+        """
+        if head.calibration is not None:
+            return head
+        name = hashlib.sha256(encode(head)).hexdigest()
+        noted = json.loads(self.database.fact(CALIBRATIONS) or "{}")
+        if found is not None:
+            noted = dict([*noted.items(), (name, plain_calibration(found))][-MOST_NOTED:])
+            with self.tolerating_a_full_disk(CALIBRATIONS):
+                self.database.set_fact(CALIBRATIONS, json.dumps(noted))
+        return replace(head, calibration=Header(noted).calibration(name), digest=None)
 
     def solve_without(self, uploads: Iterable[Upload], full: Head) -> Head | None:
         """The head without some uploads; None if no class is left.
@@ -143,7 +164,8 @@ class Store:
         earlier = self.state.without(later)
         if not earlier.classes:
             return None
-        return earlier.aggregator.solve(self.ridge, landmarks=self.settings.support)
+        head = earlier.aggregator.solve(self.ridge, landmarks=self.settings.support)
+        return self.calibrated(head)
 
     def solved_from(self) -> str:
         """SHA-256 of all from which a head is solved."""
@@ -287,6 +309,7 @@ class Store:
         found = replace(found, record=sign_record(self.settings.federation, found, key))
         with self.database.transaction():
             self.database.forget(found.tombstones)
+            self.database.set_fact(CALIBRATIONS, "")  # rows of the site may be in it
             self.database.add_record(found.record)
             self.database.set_outdated()
             count = len(found.tombstones)
@@ -334,6 +357,8 @@ class Store:
         statement, message = arrival.envelope.statement, arrival.message
         with self.database.transaction():
             upload = self.database.add_upload(statement, message, arrival.blob)
+            if arrival.state is not None:  # withdrawn rows may be in it
+                self.database.set_fact(CALIBRATIONS, "")
             self.events.write_or_raise("upload", **arrival.event(receipt))
         if arrival.state is not None:
             self.state = arrival.state
