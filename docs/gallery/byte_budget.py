@@ -21,9 +21,7 @@ X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(
     X / 16, y, test_size=1 / 3, random_state=0
 )
-phi = fedran.KernelFeatures(
-    64, kind="hellinger", source="digits, pixels / 16"
-)
+phi = fedran.KernelFeatures(64, kind="hellinger", source="digits, pixels / 16")
 
 for budget in (8192, 4096, 2048):
     p = fedran.plan(budget, in_features=64, n_classes=10, rows=240)

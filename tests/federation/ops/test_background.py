@@ -71,7 +71,9 @@ def test_a_server_that_is_not_ready_in_time_is_an_error_with_its_last_line(folde
     (folder / "server" / "log" / "fedran.log").write_text("first\nSuperLink ended with code 1\n\n")
     with (
         locked(folder / "server" / "log"),
-        pytest.raises(StartFailed, match=r"the server is not ready in time; see .*ended with"),
+        pytest.raises(
+            StartFailed, match=r"no server that knows its sites in time; see .*ended with"
+        ),
     ):
         start_federation(folder, say=print)
 

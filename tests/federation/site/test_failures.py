@@ -79,7 +79,7 @@ def test_damaged_uploads_are_made_again_and_do_not_hold_up_others(place):
     assert call(answer_offer, make_record({"offer": None}, {}))[1] == {}
     (data / "june.npz").unlink()
     fields, blobs = call(answer_offer, asked())
-    told = "task june: june.npz: no rows for task june yet"
+    told = "task june: no rows for task june yet"
     assert (fields["told"], fields["failed"]) == (told, False)
     assert sorted(blobs) == place.outbox.pending() == ["july", "may"]
     assert blobs["july"] == first

@@ -106,6 +106,7 @@ def init(
         id_of_folder,
         make_federation,
     )
+    from fedran.federation.ops.tasks import late_site
 
     given = [value for value in (in_features, features, backbone) if value is not None]
     if len(given) > 1:
@@ -150,6 +151,12 @@ def init(
         lines += ["min_group = 5: no mean of fewer than 5 rows leaves a site, which costs 3 to 4"]
         lines += ["points of accuracy (73.7 instead of 77.5 % on CIFAR-100 features); with 1, also"]
         lines += ["as group_size and min_class_count, every row leaves its site, rounded."]
+    if privacy != "none":
+        settings = find_server(folder).settings()
+        expected = len(made) or settings.min_sites
+        lines += [
+            f"A site that misses the deadline of a task: {late_site(expected, settings.min_sites)}."
+        ]
     lines += ["", "next:"]
     quoted = shlex.quote(str(folder))
     if made:

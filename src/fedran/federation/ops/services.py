@@ -259,12 +259,12 @@ def start_federation(folder: Path, *, say: Callable[[str], None]) -> None:
     else:
         say(f"starting the server and {len(sites)} sites, which takes up to a minute")
     wait_for_service(start_service("server", server.folder), server.folder)
-    _wait(server_is_ready, seconds, server.folder, "the server is not ready")
+    _wait(server_is_ready, seconds, server.folder, "server that knows its sites")
     say(f"server listens at {address} (TLS)")
     processes = [start_service("client", site.folder) for site in sites]
     for site, process in zip(sites, processes, strict=True):
         wait_for_service(process, site.folder)
-    _wait(sites_are_connected, seconds, sites[0].folder, "not all sites are connected")
+    _wait(sites_are_connected, seconds, sites[0].folder, "connection of every site")
     say(f"{len(sites)} sites are connected; logs: {folder}/*/log, {folder}/sites/*/log")
 
 
@@ -307,7 +307,7 @@ def wait_for_service(process: subprocess.Popen[bytes] | None, folder: Path) -> N
     def ended() -> bool:
         return process is None or process.poll() is not None
 
-    wait_until(lambda: ready() or ended(), 2 * START_SECONDS)
+    wait_until(lambda: ready() or ended(), 2 * START_SECONDS, what=f"{folder} to start")
     if not ready():
         reason = _last_line(folder / "log" / "start.log")
         raise StartFailed(f"{folder}: the service did not start: {reason}")
@@ -315,10 +315,10 @@ def wait_for_service(process: subprocess.Popen[bytes] | None, folder: Path) -> N
         process.returncode = 0  # it runs on after this program; nothing waits for it
 
 
-def _wait(ready: Callable[[], bool], seconds: float, folder: Path, problem: str) -> None:
-    if not wait_until(ready, seconds, 0.5):
+def _wait(ready: Callable[[], bool], seconds: float, folder: Path, what: str) -> None:
+    if not wait_until(ready, seconds, 0.5, what=what):
         last = _last_line(log_file(folder))
-        raise StartFailed(f"{problem} in time; see {folder / 'log'}: {last}")
+        raise StartFailed(f"no {what} in time; see {folder / 'log'}: {last}")
 
 
 def _last_line(path: Path) -> str:

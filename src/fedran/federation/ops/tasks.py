@@ -6,6 +6,7 @@ started again; uploads that already arrived are in the store and are not asked f
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -53,11 +54,12 @@ class TaskResult:
 
     task: str
     state: str
-    """complete, quorum, short, or unknown if the server recorded nothing."""
+    """complete, quorum, short, held (the new classifier is not in service), or unknown if the
+    server recorded nothing."""
 
     @property
     def successful(self) -> bool:
-        """Whether enough sites took part."""
+        """Whether enough sites took part, and the new classifier is in service."""
         return self.state in ("complete", "quorum")
 
 
@@ -103,7 +105,8 @@ def run_task(
         if remaining:
             say(f"the run ended as {run.status}; it is started again, received uploads are kept")
             time.sleep(POLL_SECONDS)
-            wait_until(lambda: programs.is_listening(settings.address), START_SECONDS, 1.0)
+            link = partial(programs.is_listening, settings.address)
+            wait_until(link, START_SECONDS, 1.0, what="the SuperLink to listen")
     raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run.status}")
 
 
@@ -194,15 +197,17 @@ def _run_once(
     with closing(Database(paths.state)) as database:
         database.set_run(run_id, task, "started", 0, 0)
     limit = time.monotonic() + deadline + EXTRA_SECONDS
-    run = FlowerRun(run_id, "unknown", "", 0, 0)
+    run, trouble = FlowerRun(run_id, "unknown", "", 0, 0), ""
     while run.active and time.monotonic() < limit:
         time.sleep(POLL_SECONDS)
         for line in tail.lines():
             say(line)
         try:
             (run,) = control.list_runs(paths, run_id)
-        except (OSError, ValueError):
-            continue  # the SuperLink does not answer; its supervisor restarts it
+        except (OSError, ValueError) as reason:
+            if str(reason) != trouble:
+                trouble = str(reason)
+                say(f"waiting for the SuperLink, which is started again if it ended: {trouble}")
     for line in tail.lines():
         say(line)
     return run
@@ -214,14 +219,38 @@ def _finish(
     """Record the bytes of a completed run and report how the task ended."""
     with closing(Database(paths.state)) as database:
         database.set_run(run.run_id, task, run.status, run.received, run.sent)
-        states = [known.state for known in database.tasks() if known.task == task]
+        states = [known for known in database.tasks() if known.task == task]
+        held = json.loads(database.fact("held") or "{}")
         waiting = sorted(c for c, t in database.quarantine() if t == task)
         payload = sum(upload.bytes for upload in database.uploads() if upload.task == task)
     transport = "transport not measured"
     if run.received + run.sent:
         transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"
-    state = states[0] if states and states[0] != "open" else "unknown"
+    state = states[0].state if states and states[0].state != "open" else "unknown"
+    if held.get("task") == task and not held.get("pinned") and state != "short":
+        state = "held"
+        say(f"the new classifier is held back: {held['reason']}; `status` says what to do")
     say(f"task {task}: {state}; uploads {human_bytes(payload)}; {transport}")
     if waiting:
         say(f"in quarantine: {', '.join(waiting)}; `fedran federation status` says why")
+    settings, missing = paths.settings(), list(states[0].missing) if states else []
+    if settings.privacy != "none" and missing:
+        asked = len(states[0].asked)
+        say(f"missing: {', '.join(missing[:10])}; {late_site(asked, settings.min_sites)}")
     return TaskResult(task, state)
+
+
+def late_site(sites: int, least: int) -> str:
+    """What a site that misses a task's deadline means for a secure sum of ``least`` of ``sites``.
+
+    >>> print(late_site(5, 3))
+    with fewer than 6 sites, the rows of a late site never count in this task, because at most 2 \
+are late together and a sum needs 3: give them a new task id
+    """
+    if sites < 2 * least:
+        return (
+            f"with fewer than {2 * least} sites, the rows of a late site never count in this task, "
+            f"because at most {max(0, sites - least)} are late together and a sum needs {least}: "
+            "give them a new task id"
+        )
+    return f"the rows of late sites count once {least} of them are connected together"

@@ -38,6 +38,7 @@ from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.site.failures import text_for_server, time_limit
 from fedran.federation.site.held_out_rows import HeldOutRows
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.pseudo_labels import TooFewRows
 from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings, last_offer
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode
@@ -121,7 +122,7 @@ def make_uploads(offer: Offer, reply: Reply, site: LocalSite) -> None:
         for task in sorted(due, key=lambda task: task != offer.task):
             try:
                 maker.prepare(replace(offer, task=task, earlier=()))
-            except FileNotFoundError as reason:
+            except (FileNotFoundError, TooFewRows) as reason:
                 if task not in offer.earlier:
                     reply.report(reason, f"task {task}: ", failed=False)
             except (Exception, SystemExit) as reason:
@@ -209,7 +210,8 @@ class LocalSite:
             self.outbox.settle(receipt)
             if receipt != before:
                 answer = f"{receipt.outcome} {receipt.reason}".strip()
-                log.info("task %s: %s", printable(receipt.task), printable(answer))
+                what = (printable(receipt.task), printable(answer))
+                log.info("task %s: %s", *what, extra=receipt.log_fields())
                 if receipt.correctable:
                     log.warning("task %s: %s", printable(receipt.task), LIKELY_CAUSES)
         return {receipt.task for receipt in mine if receipt.code != Code.LOST}
@@ -324,7 +326,8 @@ class Reply:
                 fields = {"client": client, "head": head, "settled": settled, "waiting": waiting}
         problems = "; ".join(filter(None, self.problems))
         if problems:
-            log.warning("reported to the server: %s", problems)
+            level = logging.WARNING if self.failed else logging.INFO
+            log.log(level, "reported to the server: %s", problems)
         fields |= {"told": problems, "failed": self.failed, "more": self.more}
         more: dict[str, Any] = {"validated": self.validated[:MAX_CLASSES], "counts": self.counts}
         more["histograms"] = self.histograms

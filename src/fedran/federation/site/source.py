@@ -55,7 +55,7 @@ class FolderSource:
         if len(found) > 1:
             raise Refused("rows", f"one file for task {task}", f"{', '.join(found)}")
         if not found:
-            raise NoRows(f"{names[0]}: no rows for task {task} yet{self._misplaced(task, names)}")
+            raise NoRows(f"no rows for task {task} yet{self._misplaced(task, names)}")
         return read_rows(self.folder / found[0], self.label, NAME_LABEL)
 
     def _misplaced(self, task: str, names: list[str]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedran.federation.server.head.head import LEFT_OUT
@@ -105,8 +106,9 @@ class Counts:
         """Count an upload that was not accepted, or a site that had nothing to send."""
         client, name = str(event.get("client")), str(event.get("task"))
         if event["event"] == "declined":
-            state = "failed" if event.get("failed") is True else "declined"
-            self.declined[name, client] = self._add_problem(event, state)
+            failed = event.get("failed") is True
+            told = self._add_problem(event, "failed") if failed else _outcome(event, "declined")
+            self.declined[name, client] = told
         if event["event"] != "upload":
             return
         outcome = str(event.get("outcome"))
@@ -123,11 +125,10 @@ class Counts:
             task.answered[client] = outcome
 
     def _add_problem(self, event: dict[str, Any], state: str) -> Outcome:
-        who = str(event["client"]), str(event["task"]), state
-        reason, verified = str(event.get("reason", "")), event.get("verified") is True
-        key = (*who, reason, verified)
-        times = self.problems.pop(key).times + 1 if key in self.problems else 1
-        found = Outcome(float(event["at"]), *who, reason, verified, times)
+        found = _outcome(event, state)
+        key = (found.client, found.task, state, found.reason, found.verified)
+        if key in self.problems:
+            found = replace(found, times=self.problems.pop(key).times + 1)
         self.problems[key] = found
         return found
 
@@ -153,6 +154,9 @@ class Counts:
             task.state = "short"
         elif task.state == "complete" and (task.missing or task.waiting):
             task.state = "quorum"
+        held = json.loads(self.held or "{}")
+        if held.get("task") == task.task and not held.get("pinned"):
+            task.state = "held"
 
     def site(self, client: str) -> SiteStatus:
         """What a site sent."""
@@ -170,3 +174,9 @@ class Counts:
             classes=classes.most_common(),
             newest_task=([task for task in self.tasks if task in sent] or [""])[-1],
         )
+
+
+def _outcome(event: dict[str, Any], state: str) -> Outcome:
+    who = str(event["client"]), str(event["task"]), state
+    reason, verified = str(event.get("reason", "")), event.get("verified") is True
+    return Outcome(float(event["at"]), *who, reason, verified)

@@ -51,8 +51,9 @@ class TaskStatus:
 
     task: str
     state: str = "unknown"
-    """open, complete, quorum, short, or interrupted: its run ended without a result. Uploads
-    that were forgotten or lost since do not count."""
+    """open, complete, quorum, short, held: its classifier is not in service, interrupted: its run
+    ended without a result, or restored: only the sites still knew it. Uploads that were forgotten
+    or lost since do not count."""
     opened: float | None = None
     ends: float | None = None
     min_clients: int | None = None

@@ -74,6 +74,7 @@ class Round:
         self.validated: dict[int, tuple[str, tuple[Label, ...]]] = {}
         """Node -> its client, and the classes for which it has validation rows."""
         self.replies: Counter[int] = Counter()
+        self.began = time.monotonic()
 
     def run(self, task: str) -> Verdict:
         """Run the task until everyone answered, the deadline passed, or the owner closed it.
@@ -205,14 +206,17 @@ class Round:
             self.validated[node] = client, reply.validated
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""
-            log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, shown)
+            what = (receipt.client, receipt.task, receipt.outcome, shown)
+            log.info("%s, %s: %s%s", *what, extra=receipt.log_fields())
             if receipt.task == task and receipt.client == client:
                 quorum.answer(receipt)
         with self.store.tolerating_a_full_disk(f"time of the answer of {client}"):
             self.store.database.set_seen(client)
         problem, failed = reply.problem, reply.fields.get("failed") is True
         if task and isinstance(problem, str) and problem and client not in quorum.answers:
-            log.warning("%s: nothing sent: %s", client, problem)
+            level, said = (logging.WARNING, "failed") if failed else (logging.INFO, "has nothing")
+            told = {"site": client, "task": task, "decision": "failed" if failed else "declined"}
+            log.log(level, "%s %s: %s", client, said, problem, extra=told)
             self.store.events.write(
                 "declined", client=client, task=task, reason=problem, failed=failed
             )
@@ -282,6 +286,7 @@ class Round:
             head, digest = b"", "outdated"
         else:
             validation = self.validation or self._site_validation()
+            log.info("solving the classifier")
             head, digest = update_head(self.store, validation, task, self.settings.head_margin)
         nodes = list(self.messenger.network.nodes())
         self.messenger.unanswered.clear()  # answers to the offer that came too late
@@ -339,7 +344,9 @@ class Round:
             parts.append(f"missing {', '.join(absent[:10])}")
         if state != "open" and waiting:
             parts.append(f"waiting for others: {', '.join(waiting[:10])}")
-        log.info("task %s: %s, %s", task, state, ", ".join(parts))
+        seconds = round(time.monotonic() - self.began, 1)
+        told = {"task": task, "decision": state, "seconds": seconds}
+        log.info("task %s: %s, %s", task, state, ", ".join(parts), extra=told)
         with self.store.tolerating_a_full_disk(f"state of task {task}"):
             self.store.database.set_task(
                 task,
