@@ -14,8 +14,10 @@ def render_metrics(status: Status) -> bytes:
     head, expires = status.head, status.certificate_expires
     sites = [(_labels(site=site.client), site) for site in status.sites if site.in_roster]
     tasks = [(_labels(task=task.task, state=task.state), task) for task in status.tasks]
+    opened = [task.opened for task in status.tasks if task.opened is not None]
     found: list[tuple[str, str, Value | list[tuple[str, Value]]]] = [
         ("up", "Whether the server runs.", status.running),
+        ("status_timestamp_seconds", "When this was read.", status.at),
         ("nodes", "Connected nodes.", status.nodes),
         ("uploads", "Accepted uploads in the store.", status.records),
         ("store_bytes", "Bytes of the store on disk.", status.disk_bytes),
@@ -24,6 +26,7 @@ def render_metrics(status: Status) -> bytes:
         ("transport_bytes_total", "Bytes at the transport.", status.transport or None),
         ("quarantine", "Uploads that wait for a person.", len(status.quarantine)),
         ("open_tasks", "Tasks that wait for uploads.", len(status.open_tasks)),
+        ("last_task_timestamp_seconds", "When it was opened.", max(opened, default=None)),
         ("findings", "Alarms and warnings of the status.", len(status.findings)),
         ("head_held", "Whether a new head is held back.", status.held is not None),
         ("certificate_seconds", "Until it expires.", expires - status.at if expires else None),
