@@ -1,5 +1,6 @@
 """Backup, restore, verification and repair of a server's store; and what is forgotten."""
 
+import hashlib
 import io
 import json
 import shutil
@@ -96,6 +97,11 @@ def test_a_forgotten_site_was_never_seen(sites, envelopes, paths, tmp_path):
     assert {t.client for t in found.tombstones} == {"site-2"}
     assert [h.task for h in found.heads] == ["july"]
     assert check_record(record.read_text(), record_key(paths)) == found.tombstones
+    said, head = json.loads(record.read_text())["record"], paths.state / "head.fedran"
+    assert said["head_after"] == hashlib.sha256(head.read_bytes()).hexdigest()
+    assert [h["digest"] for h in said["heads"]] == [h.digest for h in found.heads]
+    assert run(["federation", "verify", str(record)]) == 0
+    assert verify_store(paths) == []
     assert receive(paths, [envelopes["site-2", "may"]]) == [Code.FORGOTTEN]
     again = sites.envelope("site-2", "may", upload(99))
     assert receive(paths, [again]) == [Code.FORGOTTEN]

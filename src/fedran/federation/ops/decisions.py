@@ -16,15 +16,17 @@ from fedran.federation.server.head.gate import ValidationSet, gains_without
 from fedran.federation.server.head.head import HEAD, clear_held, held_head, keep_held, update_head
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
-from fedran.federation.server.store.forgetting import Forgotten, to_forget
+from fedran.federation.server.store.forgetting import (
+    KEY,
+    Forgotten,
+    sign_record,
+    to_forget,
+    write_record,
+)
 from fedran.federation.server.store.schema import Upload
 from fedran.federation.server.store.store import locked_store
 from fedran.wire.codec import encode
 from fedran.wire.files import write_atomically
-
-KEY = "record.key"
-RECORDS = "records"
-"""Folder of the signed records in the server's folder. The database has a copy of each."""
 
 
 def decide_upload(
@@ -72,17 +74,15 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
     with locked_store(paths.folder, settings, "forget") as store:
         validation = ValidationSet.load(paths.folder, settings)
         found = store.forget(client, task, who, key)
+        after = ""
         if store.state.uploads:
-            update_head(store, validation, "forget")
+            _, after = update_head(store, validation, "forget")
         else:  # no head can be solved, and the last one must not stay
             (store.folder / HEAD).unlink(missing_ok=True)
             clear_held(store)
-    folder = paths.folder / RECORDS
-    folder.mkdir(exist_ok=True, mode=0o700)
-    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(found.tombstones[0].at))
-    path = folder / f"{when}-{client}.json"
-    write_atomically(path, found.record.encode())
-    return found, path
+        found = replace(found, record=sign_record(settings.federation, found, key, after))
+        store.database.add_record(found.record)
+    return found, write_record(paths.folder, client, found.record)
 
 
 def record_key(paths: ServerPaths) -> str | None:

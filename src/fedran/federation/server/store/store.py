@@ -37,7 +37,14 @@ from fedran.federation.server.store.admission import (
 )
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
-from fedran.federation.server.store.forgetting import Forgotten, sign_record, to_forget
+from fedran.federation.server.store.forgetting import KEY as RECORD_KEY
+from fedran.federation.server.store.forgetting import (
+    Forgotten,
+    sign_record,
+    sign_revision,
+    to_forget,
+    write_record,
+)
 from fedran.federation.server.store.schema import Upload, Waiting, class_rows, describe_upload
 from fedran.federation.server.store.state import SUM, State
 from fedran.wire.codec import encode
@@ -359,12 +366,23 @@ class Store:
             upload = self.database.add_upload(statement, message, arrival.blob)
             if arrival.state is not None:  # withdrawn rows may be in it
                 self.database.set_fact(CALIBRATIONS, "")
+                record = self._record_revision(self.state.uploads[upload.key], upload)
             self.events.write_or_raise("upload", **arrival.event(receipt))
         if arrival.state is not None:
+            with self.tolerating_a_full_disk("file of the record"):
+                write_record(self.folder.parent, upload.client, record)
             self.state = arrival.state
             self.database.checkpoint()  # the upload that was replaced is in no file any more
             self.state.delete_sum()
         self.state.add(upload, message)
+
+    def _record_revision(self, old: Upload, new: Upload) -> str:
+        """Keep a signed record of the upload that a revision replaces."""
+        key = SiteKey.load_or_make(self.folder.parent / RECORD_KEY)
+        heads, federation = self.database.heads(), self.settings.federation
+        record = sign_revision(federation, old, new.digest, heads, key)
+        self.database.add_record(record)
+        return record
 
     @contextmanager
     def tolerating_a_full_disk(self, what: str) -> Iterator[None]:
