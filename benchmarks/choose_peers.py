@@ -27,8 +27,10 @@ DATASETS = (
     "cifar100-resnet18",
     "cifar100-vit_ti16",
     "vtab50-efficientnet_lite0",
+    "vtab50-resnet18",
     "clinc150-minilm",
     "har-dsa19",
+    "digits",
 )
 GRIDS: dict[str, tuple[str, list[float], dict[str, Any]]] = {
     "fed3r": ("lam", [10.0**k for k in range(-2, 7)], {}),

@@ -31,6 +31,7 @@ import numpy as np
 
 import fedran
 from choosing import Line, Lines, main, split, training_rows
+from fedran.core._linalg import ward
 from fedran.core._linalg.arrays import like, to_device, to_numpy
 from fedran.core.points import Points, condense, join
 from fedran.core.solve import kernel_ridge
@@ -81,11 +82,16 @@ class Case:
     """Of the within-class covariance, in its mean eigenvalues; None: no metric."""
     rows: int | None = None
     """Training rows that are used; None: all."""
+    grouping: str | None = None
+    """How clients make groups: ``kmeans``; None: by Ward's method."""
 
     @property
-    def message(self) -> tuple[str, int, int, int, float, int | None]:
-        """What the clients send."""
-        return self.dataset, self.seed, self.group_size, self.min_group, self.step, self.rows
+    def message(self) -> Case:
+        """What the clients send: the case without what the server does."""
+        return replace(Case(self.dataset), **{name: getattr(self, name) for name in SENT})
+
+
+SENT = ("seed", "group_size", "min_group", "step", "rows", "grouping")
 
 
 def cases(dataset: str, most: int | None = None) -> Iterator[Case]:
@@ -96,6 +102,9 @@ def cases(dataset: str, most: int | None = None) -> Iterator[Case]:
         every = Case(dataset, seed, rows=most if most is not None and n > most else None)
         few = LANDMARKS if every.rows is None else [m // 4 for m in LANDMARKS]
         supports = [replace(every, landmarks=few[1]), every] if large else [every]
+        if every.rows is not None:
+            yield from fewer(every, few[1])
+            continue
         yield from supports
         yield from (replace(c, factor=f) for c in supports for f in FACTORS)
         yield from (replace(c, grid=g) for c in supports for g in GRIDS)
@@ -109,8 +118,22 @@ def cases(dataset: str, most: int | None = None) -> Iterator[Case]:
             grouped = replace(every, group_size=size, min_group=least)
             yield from (replace(grouped, step=s) for s in steps(size, least))
             if size == 5:
+                yield replace(grouped, grouping="kmeans")
                 yield from (replace(grouped, factor=f) for f in FACTORS)
                 yield from (replace(grouped, ridge=r) for r in kernel_ridge.RIDGES)
+
+
+def fewer(every: Case, landmarks: int) -> Iterator[Case]:
+    """The cases of a dataset of which a part of the rows is used: those that decide a constant."""
+    five = replace(every, group_size=5)
+    least = replace(five, min_group=5)
+    yield from (replace(case, grouping="kmeans") for case in (least, five))
+    for case in (least, five, every):
+        yield from (replace(case, factor=f) for f in FACTORS)
+    yield from (replace(five, step=s) for s in STEPS)
+    yield from (replace(every, landmarks=landmarks, support=s) for s in SUPPORTS)
+    yield from (replace(every, grid=g) for g in GRIDS)
+    yield from (replace(every, step=s) for s in STEPS)
 
 
 def steps(size: int, least: int) -> tuple[float, ...]:
@@ -133,13 +156,14 @@ def federation(dataset: str, seed: int, most: int | None) -> tuple[Any, ...]:
     return parts, rows[held_out], y[held_out]
 
 
-def sent(message: tuple[str, int, int, int, float, int | None]) -> tuple[int, Points]:
+def sent(case: Case) -> tuple[int, Points]:
     """The bytes of the largest upload, and the points of all uploads as the server decodes them."""
-    dataset, seed, size, least, step, most = message
-    blobs = [
-        fedran.encode(condense(X, y.tolist(), size, least), step=step)
-        for X, y in federation(dataset, seed, most)[0]
-    ]
+    grouped = kmeans_groups if case.grouping == "kmeans" else ward.group_rows
+    with patch("fedran.core.points.group_rows", grouped):
+        blobs = [
+            fedran.encode(condense(X, y.tolist(), case.group_size, case.min_group), step=case.step)
+            for X, y in federation(case.dataset, case.seed, case.rows)[0]
+        ]
     return max(map(len, blobs)), join([fedran.decode(blob, Points) for blob in blobs])
 
 
@@ -153,23 +177,36 @@ def random_points(points: kernel_ridge.Labelled, most: int) -> Any:
     return points.X[like(np.sort(np.concatenate(chosen)), points.X)]
 
 
+def lloyd(X: np.ndarray, weights: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """k means by Lloyd's iteration, from random rows, and the number of the nearest mean."""
+    means = X[np.random.default_rng(0).permutation(len(X))[:k]]
+    for _ in range(15):
+        nearest = np.argmax(2 * X @ means.T - np.sum(means**2, axis=1), axis=1)
+        of_mean = np.eye(len(means), dtype=np.float32)[nearest] * weights[:, None]
+        total = of_mean.sum(axis=0)[:, None]
+        means = np.where(total > 0, of_mean.T @ X / np.maximum(total, 1e-9), means)
+    return means, nearest
+
+
 def kmeans_means(points: kernel_ridge.Labelled, most: int) -> Any:
-    """Class-wise k-means by Lloyd's iteration, from random points of the class."""
+    """Class-wise k-means."""
     if len(points) <= most:
         return points.X
-    rng, share, found = np.random.default_rng(0), most / len(points), []
+    share, found = most / len(points), []
     for c in np.unique(points.codes):
         rows = np.flatnonzero(points.codes == c)
         X = to_numpy(points.X[like(rows, points.X)]).astype(np.float32)
-        weights = points.counts[rows].astype(np.float32)[:, None]
-        means = X[rng.permutation(len(X))[: max(1, int(share * len(X)))]]
-        for _ in range(15):
-            nearest = np.argmax(2 * X @ means.T - np.sum(means**2, axis=1), axis=1)
-            of_mean = np.eye(len(means), dtype=np.float32)[nearest] * weights
-            total = of_mean.sum(axis=0)[:, None]
-            means = np.where(total > 0, of_mean.T @ X / np.maximum(total, 1e-9), means)
-        found.append(means)
+        weights = points.counts[rows].astype(np.float32)
+        found.append(lloyd(X, weights, max(1, int(share * len(X))))[0])
     return like(np.concatenate(found), points.X)
+
+
+def kmeans_groups(X: np.ndarray, group_size: int, min_group: int) -> np.ndarray:
+    """Groups by k-means. Small ones join others as Ward's do."""
+    k = max(1, round(len(X) / group_size))
+    nearest = lloyd(X, np.ones(len(X), np.float32), k)[1]
+    groups = np.unique(nearest, return_inverse=True)[1]
+    return ward._merge_small(ward.exact_products(X), groups, min_group)
 
 
 SUPPORTS = {"ward": landmarks, "kmeans": kmeans_means, "random": random_points}
@@ -274,8 +311,9 @@ def today() -> str:
 def fit(lines: list[Line]) -> str:
     """All tables, one row per dataset."""
     made = "; ".join(sorted({f"{x['date']}, {x['device'] or 'CPU'}" for x in lines}))
+    lines = [{**asdict(Case("")), **line} for line in lines]
     large = {x["dataset"] for x in lines if x["landmarks"]}
-    rows = {x["dataset"]: x["rows"] for x in lines if x.get("rows")}
+    rows = {x["dataset"]: x["rows"] for x in lines if x["rows"]}
 
     def cell(dataset: str, changes: Line, *shown: str) -> str:
         """Means over the streams of one case."""
@@ -336,6 +374,12 @@ def fit(lines: list[Line]) -> str:
     }
     text = "Class-wise means by Ward's method or by k-means, and random points."
     out += table("Landmarks", text, {**columns, "every row": {}})
+    columns = {
+        f"{what}, {name or 'ward'}": {**same, "grouping": name}
+        for what, same in (("5", five), ("at least 5", least))
+        for name in (None, "kmeans")
+    }
+    out += table("Groups", "Of about 5 rows, by Ward's method or by k-means.", columns)
     text = "In the metric of the shrunk within-class covariance; rows have unit norm again."
     out += table("Metric", text, {"none": {}, **swept("shrinkage", SHRINKAGES)})
     for size, smallest in sorted(GROUPS, key=lambda sizes: sizes[::-1]):

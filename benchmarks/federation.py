@@ -1,18 +1,19 @@
 """Costs of the server of a federation: seconds, memory and disk per upload, and for many sites.
 
-    python benchmarks/federation.py             everything, about 15 minutes on two cores
-    python benchmarks/federation.py --quick     only the store, without Flower
-    python benchmarks/federation.py --many      only a store of 20,000 small uploads
+    python benchmarks/federation.py               the store, and tasks of 5, 20 and 1,000 sites
+    python benchmarks/federation.py --deployed "" --sites 0    only the store, without Flower
 
-M = 8192, r from a budget of 1.2 MB (256 columns or more), 20 classes. Writes
-results/federation.md.
+Sites send points, the default: groups of about five rows of 1,280 columns, 20 classes. Up to 20
+sites are whole programs (SuperNode and app). Of many sites each is a thread with its own key and
+TLS connection, in a few processes, that asks the server as a SuperNode does and answers by the code
+of a site; the server is as in production. Writes results/federation.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
+import logging
 import multiprocessing
 import os
 import platform
@@ -30,40 +31,44 @@ import numpy as np
 import psutil
 
 import fedran
-from fedran.core._linalg.blas import add_outer
 from fedran.federation.flower.programs import NO_SPINNING, free_port
 from fedran.federation.ops.maintenance import verify_store
 from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
-from fedran.federation.ops.services import start_federation, stop_federation
-from fedran.federation.ops.tasks import run_task, simulate
+from fedran.federation.ops.services import start_federation, start_service, stop_federation
+from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import lock_holder, wait_until
 from fedran.federation.protocol.messages import seal
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.store import Store
+from fedran.federation.site import app as site_app
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.status.reader import Reader
-from speed import CLASSES, D, M, features
+from speed import CLASSES, D, features
 
 warnings.filterwarnings("ignore", "the message of .* equals that of")  # few are made, many sent
 
 ROOT = Path(__file__).resolve().parent.parent
-RANK, ROWS, MIB = 256, 2000, 2**20
+ROWS, MANY_ROWS, MIB = 2000, 250, 2**20
+"""Rows per site: of few sites, and of many."""
 TASK = "task-1"
 SHOWN = (5, 50, 100, 200)
 """Uploads after which memory is read."""
+PULL_SECONDS = 3.0
+"""Between two questions of a SuperNode without work, as in Flower."""
 
 
-def uploads(count):
-    """Encoded summaries of different rows, at rank 256 and the default precision."""
-    phi = fedran.RandomFeatures(D, M, seed=0, source="")
+def uploads(count, rows):
+    """Encoded points of different rows, as a site makes them by default."""
+    phi = fedran.KernelFeatures(D, source="")
     made = []
     for seed in range(count):
-        Z, y = features(ROWS, seed)
-        summary = fedran.summarize(phi(Z), y, rank=RANK, fingerprint=phi.fingerprint)
-        made.append(fedran.encode(summary))
+        Z, y = features(rows, seed)
+        points = fedran.condense(phi(Z), y, 5, 5, phi.fingerprint)
+        made.append(fedran.encode(points))
     return phi, made
 
 
@@ -76,10 +81,10 @@ def store_alone(folder, sites, made, phi, out):
     """The work of the store without a network, in a separate process."""
     keys = {f"site-{i:03d}": SiteKey.generate() for i in range(sites)}
     roster = Roster({name: key.public for name, key in keys.items()})
-    settings = ServerSettings("bench", D, M, snapshot_every=10**6)
+    settings = ServerSettings("bench", D)
     store = Store(folder, settings, roster)
     said = {"federation": "bench", "task": TASK, "fingerprint": phi.fingerprint.hash}
-    times, cpu, peaks = [], [], {}
+    times, cpu, peaks, solves = [], [], {}, {}
     for i, (name, key) in enumerate(keys.items()):
         blob = seal(made[i % len(made)], key, client=name, **said).to_bytes()
         start, used = time.perf_counter(), time.process_time()
@@ -88,74 +93,38 @@ def store_alone(folder, sites, made, phi, out):
         cpu.append(time.process_time() - used)
         assert receipt.outcome == "accepted", receipt
         if i + 1 in SHOWN:
-            taken = peak()
-            start = time.perf_counter()
+            taken, start = peak(), time.process_time()
             store.solve()
-            solve = time.perf_counter() - start
+            solves[i + 1] = time.process_time() - start
             peaks[i + 1] = (taken, peak())
-    gram_update = update_of_the_gram(fedran.decode(made[0]).gram_factor())
-    decoding = least_cpu(lambda: fedran.decode(made[0]))
-    start = time.perf_counter()
-    store.snapshot()
-    snapshot = time.perf_counter() - start
     store.close()
-    size = next(folder.glob("snapshot-*.fedran")).stat().st_size
-    start = time.perf_counter()
-    Store(folder, settings, roster).close()
-    from_snapshot = time.perf_counter() - start
-    for path in folder.glob("snapshot-*"):
-        path.unlink()
-    start = time.perf_counter()
+    start = time.process_time()
     Store(folder, settings, roster).close()
     out.put(
         {
             "upload": len(blob),
             "seconds": float(np.median(times[1:])),
             "cpu": float(np.median(cpu[len(cpu) // 2 :])),
-            "gram update": gram_update,
-            "decode": decoding,
             "peaks": peaks,
+            "solves": solves,
             "database": (folder / "store.db").stat().st_size / sites,
-            "snapshot bytes": size,
-            "snapshot": snapshot,
-            "solve": solve,
-            "restart": from_snapshot,
-            "replay": (time.perf_counter() - start) / sites,
+            "restart": time.process_time() - start,
         }
     )
 
 
-def update_of_the_gram(factor):
-    """CPU seconds of adding F F' to a Gram (M, M), which every upload needs once: M^2 r operations.
-
-    The store cannot avoid it, so it is the least that an upload costs.
-    """
-    gram = np.zeros((M, M), np.float32, order="F")
-    return least_cpu(lambda: add_outer(gram, factor))
-
-
-def least_cpu(act):
-    """The fewest seconds of CPU of five calls."""
-    times = []
-    for _ in range(5):
-        used = time.process_time()
-        act()
-        times.append(time.process_time() - used)
-    return min(times)
-
-
 def many_uploads(folder, out):
-    """Opening, status and verification of 20 uploads of each of 1,000 sites, at a small width."""
-    key, phi = SiteKey.generate(), fedran.RandomFeatures(8, 64, seed=0, source="")
+    """Opening, status and verification of 20 uploads of each of 1,000 sites, of few columns."""
+    key, phi = SiteKey.generate(), fedran.KernelFeatures(8, source="")
     rng = np.random.default_rng(0)
-    summary = fedran.summarize(
-        phi(rng.normal(size=(200, 8))), np.arange(200) % 10, rank=8, fingerprint=phi.fingerprint
+    points = fedran.condense(
+        phi(rng.normal(size=(200, 8))), np.arange(200) % 10, 5, 5, fingerprint=phi.fingerprint
     )
-    upload, names = fedran.encode(summary), [f"site-{i:04d}" for i in range(1000)]
-    summary = fedran.decode(upload)
+    upload, names = fedran.encode(points), [f"site-{i:04d}" for i in range(1000)]
+    points = fedran.decode(upload)
     paths = ServerPaths(folder)
     folder.mkdir()
-    paths.settings_file.write_text('federation = "bench"\nin_features = 8\nout_features = 64\n')
+    paths.settings_file.write_text('federation = "bench"\nin_features = 8\n')
     Roster(dict.fromkeys(names, key.public)).save(paths.roster)
     said = {"federation": "bench", "fingerprint": phi.fingerprint.hash}
     with closing(Store.open(folder, paths.settings())) as store, store.database.transaction():
@@ -163,9 +132,7 @@ def many_uploads(folder, out):
             store.database.set_task(task, "complete", asked=names)
             for name in names:
                 envelope = seal(upload, key, client=name, task=task, **said)
-                row = store.database.add_upload(envelope.statement, summary, envelope.to_bytes())
-                store.state.absorb(row, summary)
-        store.snapshot()
+                store.database.add_upload(envelope.statement, points, envelope.to_bytes())
     found = {}
     with closing(Store.open(folder, paths.settings())) as store:
         extra, times = [f"new-{i}" for i in range(50)], []
@@ -220,129 +187,231 @@ class Watch(threading.Thread):
                         self.peaks[name] = max(self.peaks.get(name, 0), resident)
 
 
-def trial(folder, sites, made, phi):
-    """A federation whose sites have their uploads ready, so that the server's work is measured."""
-    address = f"127.0.0.1:{free_port()}"
-    options = {"federation": "bench", "n_sites": sites, "address": address, "out_features": M}
-    places = make_federation(folder, features=DeclaredFeatures(D), **options)
+def fill(places, made, phi):
+    """Put uploads into the outboxes, so that the server's work is measured."""
     for i, place in enumerate(places):
         settings = place.settings()
         key = SiteKey.load(place.folder / settings.key)
         said = {"federation": "bench", "client": settings.client, "task": TASK}
         envelope = seal(made[i % len(made)], key, fingerprint=phi.fingerprint.hash, **said)
         Outbox(place.folder / settings.state / "outbox").put(envelope)
-    path = folder / "server" / "server.toml"
-    path.write_text(path.read_text().replace("deadline = 300", "deadline = 900"))
 
 
-def with_flower(work, sites, made, phi, *, simulated):
-    """One task with this many sites: seconds, bytes and peak memory of the server."""
-    folder = work / f"{'simulated' if simulated else 'deployed'}-{sites}"
-    trial(folder, sites, made, phi)
-    names = ("flwr-simulation",) if simulated else ("flower.executor server", "flower.superlink")
-    watch = Watch(str(folder), names)
-    watch.start()
+def site_thread(address, place, number, ended):
+    """One site: asks for messages as a SuperNode does, and answers by the code of a site."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.app import Context, RecordDict
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        iterate_object_tree,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+    from flwr.supernode.fleet_http_connection import http_request_response
+
+    from fedran.federation.flower.clientapp import app
+
+    key = load_ssh_private_key((place.folder / "node.key").read_bytes(), None)
+    certificate = str(place.folder / "ca.crt")
+    time.sleep(number % 100 * PULL_SECONDS / 100)
+    with http_request_response(address, False, certificate, (key, key.public_key())) as link:
+        node, receive, send, _, _, pull, push, confirm = link
+        while not ended.is_set():
+            if (found := receive()) is None:
+                ended.wait(PULL_SECONDS)
+                continue
+            message, tree = found
+            run, name = message.metadata.run_id, message.metadata.message_id
+            ids = [part.object_id for part in iterate_object_tree(tree)]
+            whole = inflate_object_from_contents(name, {i: pull(run, i) for i in ids})
+            whole.metadata.__dict__["_message_id"] = name
+            confirm(run, name)
+            start = time.monotonic()
+            reply = app(whole, Context(run, node, {"partition-id": number}, RecordDict(), {}))
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            parts = get_all_nested_objects(reply)
+            wanted, session = send(reply, get_object_tree(reply), time.monotonic() - start)
+            for part in wanted:
+                push(run, session, part, parts[part].deflate())
+
+
+def site_process(address, folder, numbers, ended):
+    """Some of the sites of a folder, as threads."""
+    os.environ[site_app.VARIABLE] = str(folder)
+    site_app.log_to = lambda _: None  # a log belongs to a process
+    logging.disable(logging.WARNING)
+    places = site_app_folders(folder)
+    threads = [
+        threading.Thread(target=site_thread, args=(address, places[i], i, ended), daemon=True)
+        for i in numbers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def site_app_folders(folder):
+    """The sites in the order of their numbers."""
+    from fedran.federation.site.settings import SitePaths
+
+    return [SitePaths(file.parent) for file in sorted(Path(folder).glob("*/site.toml"))]
+
+
+def online(server):
+    """How many nodes are connected."""
+    from fedran.federation.flower import control
+
     try:
-        if simulated:
-            start = time.perf_counter()
-            (done,) = simulate(folder, [TASK], say=print)
+        return sum(node.status == "online" for node in control.list_nodes(server))
+    except control.FlowerError:
+        return 0
+
+
+def task_of(work, sites, made, phi, processes=0):
+    """One task with this many sites: seconds, processor time and memory of the server's programs.
+
+    ``processes``: how many hold the sites; 0: every site is two programs of its own.
+    """
+    folder, address = work / f"sites-{sites}", f"127.0.0.1:{free_port()}"
+    options = {"federation": "bench", "n_sites": sites, "address": address, "deadline": 3600.0}
+    fill(make_federation(folder, features=DeclaredFeatures(D), **options), made, phi)
+    server = ServerPaths.find(folder)
+    watch = Watch(str(folder), ("flower.executor server", "flower.superlink"))
+    watch.start()
+    context, spawned = multiprocessing.get_context("spawn"), []
+    ended, found = context.Event(), {"sites": sites, "processes": processes}
+    try:
+        start = time.perf_counter()
+        if processes:
+            start_service("server", server.folder)
+            for first in range(processes):
+                given = (address, folder / "sites", range(first, sites, processes), ended)
+                spawned.append(context.Process(target=site_process, args=given, daemon=True))
+            ready = f"the server listens and has registered {sites} nodes"
+            assert wait_until(lambda: registered(server) >= sites, 1800.0, 2.0), ready
+            found["registered"] = time.perf_counter() - start
+            for process in spawned:
+                process.start()
+            assert wait_until(lambda: online(server) >= sites, 1800.0, 5.0), "sites connect"
         else:
             start_federation(folder, say=print)
-            start = time.perf_counter()
-            done = run_task(ServerPaths.find(folder), TASK, say=print)
-        seconds = time.perf_counter() - start
+        found["connected"] = time.perf_counter() - start
+        before, start = used(server.folder), time.perf_counter()
+        done = run_task(server, TASK, say=print)
+        found["seconds"] = time.perf_counter() - start
+        after, start = used(server.folder), time.process_time()
+        Reader(server.folder).read().to_json()
+        found["status"] = time.process_time() - start
+        found |= {f"cpu {name}": after[name] - before.get(name, 0.0) for name in after}
     finally:
+        ended.set()
         watch.ended.set()
         stop_federation(folder, say=print)
+        for process in spawned:
+            process.terminate()
     with closing(Database(folder / "server" / "state", read_only=True)) as database:
         book = EventLog(database).read()
-    payload = sum(e["bytes"] for e in book if e["event"] == "upload")
+        runs = database.sql.execute("SELECT received + sent FROM runs WHERE task = ?", [TASK])
+        found["transport"] = sum(size for (size,) in runs)
+    found["payload"] = sum(e["bytes"] for e in book if e["event"] == "upload")
     assert done.state == "complete", done
     shutil.rmtree(folder)
-    return {"sites": sites, "seconds": seconds, "payload": payload, **vars(done), **watch.peaks}
+    return found | vars(done) | watch.peaks
+
+
+def registered(server):
+    """How many nodes the server has registered."""
+    try:
+        with closing(Database(server.state, read_only=True)) as database:
+            return len(database.nodes())
+    except OSError:
+        return 0
+
+
+def used(folder):
+    """Processor time of the SuperLink and of the server's app, ended children included."""
+    found, holder = {}, lock_holder(folder / "log") or {}
+    for process in psutil.Process(holder["pid"]).children() if "pid" in holder else ():
+        command = " ".join(process.cmdline())
+        for program in ("executor", "superlink"):
+            if f"flower.{program}" in command:
+                found[program] = sum(process.cpu_times()[:4])
+    return found
 
 
 def store_table(found):
     """The table of the store's costs."""
     uploads = " / ".join(map(str, found["peaks"]))
     before, after = (" / ".join(f"{p[k]:.0f}" for p in found["peaks"].values()) for k in (0, 1))
+    solves = " / ".join(f"{seconds:.1f}" for seconds in found["solves"].values())
     rows = [
         ("upload (envelope)", f"{found['upload'] / MIB:.2f} MiB"),
-        ("check, write (synced), absorb", f"{found['seconds']:.3f} s"),
+        ("check, write (synced), keep", f"{found['seconds']:.3f} s"),
         ("the same in seconds of CPU", f"{found['cpu']:.3f} s"),
-        ("of this, the update of the Gram by BLAS", f"{found['gram update']:.3f} s"),
-        ("of this, decompressing, decoding and checking the message", f"{found['decode']:.3f} s"),
         ("disk per upload (database)", f"{found['database'] / MIB:.2f} MiB"),
-        ("disk per snapshot", f"{found['snapshot bytes'] / MIB:.0f} MiB, two are kept"),
-        ("time per snapshot", f"{found['snapshot']:.2f} s"),
-        ("solve the head", f"{found['solve']:.2f} s"),
-        ("restart from a snapshot", f"{found['restart']:.2f} s"),
-        ("restart without a snapshot, per upload", f"{found['replay']:.3f} s"),
-        (f"largest memory so far, after {uploads} uploads", f"{before} MiB"),
-        ("the same after solving a head", f"{after} MiB"),
+        ("open the store again, seconds of CPU", f"{found['restart']:.2f} s"),
+        (f"solve the head of {uploads} uploads, seconds of CPU", f"{solves} s"),
+        ("largest memory so far, before each of these", f"{before} MiB"),
+        ("the same after it", f"{after} MiB"),
     ]
-    return [
-        "| what | measured |",
-        "|---|---|",
-        *(f"| {a} | {b} |" for a, b in rows),
-    ]
+    return ["| what | measured |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
 
 
 def many_table(found):
     """The table of a store of many small uploads."""
-    names = {"open": "open it, with a snapshot", "status": "its status", "verify": "verify it"}
-    names["one more upload"] = "check, write and absorb one more"
+    names = {"open": "open it", "status": "its status", "verify": "verify it"}
+    names["one more upload"] = "check, write and keep one more"
     rows = (f"| {names[what]} | {seconds:.3f} s |" for what, seconds in found.items())
     return ["| 20,000 small uploads, seconds of one core | measured |", "|---|---|", *rows]
 
 
 def flower_table(found):
-    """The table of whole tasks under Flower."""
-    lines = [
-        "| sites | how | task, s | payload, MiB | transport, MiB | server app, peak MiB | SuperLink, peak MiB |",  # noqa: E501
-        "|---|---|---|---|---|---|---|",
-    ]
+    """The table of whole tasks over Flower."""
+    names = ["sites", "programs of sites", "to connect, s", "task, s", "server app, CPU s"]
+    names += ["SuperLink, CPU s", "server app, peak MiB", "SuperLink, peak MiB"]
+    names += ["uploads, MiB", "transport, MiB", "status, CPU s"]
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for f in found:
-        simulated = "flwr-simulation" in f
-        app = f.get("flwr-simulation") or f["flower.executor server"]
-        link = "-" if simulated else f"{f['flower.superlink']:.0f}"
-        way = "-" if simulated else f"{f['transport'] / MIB:.2f}"
-        how = "simulated (Ray)" if simulated else "SuperNodes, TLS"
-        lines.append(
-            f"| {f['sites']} | {how} | {f['seconds']:.0f} | {f['payload'] / MIB:.2f} | {way} | "
-            f"{app:.0f} | {link} |"
-        )
+        programs = f["processes"] or 2 * f["sites"]
+        cells = [f"{f['sites']:,}", f"{programs}", f"{f['connected']:.0f}", f"{f['seconds']:.0f}"]
+        cells += [f"{f['cpu executor']:.0f}", f"{f['cpu superlink']:.0f}"]
+        cells += [f"{f['flower.executor server']:.0f}", f"{f['flower.superlink']:.0f}"]
+        cells += [f"{f['payload'] / MIB:.1f}", f"{f['transport'] / MIB:.1f}", f"{f['status']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def main():
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="without Flower")
-    parser.add_argument("--simulated", default="10,50,200", help="numbers of simulated sites")
-    parser.add_argument("--deployed", default="5,20", help="numbers of SuperNodes")
-    parser.add_argument("--many", action="store_true", help="only the many small uploads")
+    parser.add_argument("--deployed", default="5,20", help="numbers of sites as whole programs")
+    parser.add_argument("--sites", default="1000", help="numbers of sites in few processes")
+    parser.add_argument("--processes", type=int, default=4, help="that hold these sites")
+    parser.add_argument("--no-store", action="store_true", help="only tasks over Flower")
     options = parser.parse_args()
     os.environ.update({**NO_SPINNING, **os.environ})  # as in the processes of a server
-    if options.many:
-        with tempfile.TemporaryDirectory() as name:
-            print("\n".join(many_table(apart(many_uploads, Path(name) / "many"))))
-        return
-    phi, made = uploads(10)
-    print("digests", [hashlib.sha256(m).hexdigest()[:8] for m in made], flush=True)
+    phi, made = uploads(10, ROWS)
+    lines, found = [], []
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        lines = store_table(apart(store_alone, work / "alone", SHOWN[-1], made, phi))
-        lines += ["", *many_table(apart(many_uploads, work / "many"))]
-        print("\n".join(lines), flush=True)
-        found = []
-        if not options.quick:
-            for text, simulated in ((options.deployed, False), (options.simulated, True)):
-                for sites in filter(None, text.split(",")):
-                    found.append(with_flower(work, int(sites), made, phi, simulated=simulated))
-                    print(found[-1], flush=True)
-            lines += ["", *flower_table(found)]
-            write(lines)
+        if not options.no_store:
+            lines = store_table(apart(store_alone, work / "alone", SHOWN[-1], made, phi))
+            lines += ["", *many_table(apart(many_uploads, work / "many"))]
+            print("\n".join(lines), flush=True)
+        for text, rows, processes in (
+            (options.deployed, ROWS, 0),
+            (options.sites, MANY_ROWS, options.processes),
+        ):
+            for sites in map(int, filter(None, text.split(","))):
+                phi, made = uploads(10, rows)
+                found.append(task_of(work, sites, made, phi, processes))
+                print(found[-1], flush=True)
+    if found:
+        lines += ["", *flower_table(found)]
+        print("\n".join(flower_table(found)))
+    if found and not options.no_store:
+        write(lines)
 
 
 def write(lines):
@@ -356,9 +425,11 @@ def write(lines):
         f"`python benchmarks/federation.py` at {version or 'no commit'} on "
         f"{datetime.date.today().isoformat()}, {platform.system()}, "
         f"{os.cpu_count()} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}; "
-        f"M = {M}, r = {RANK}, {CLASSES} classes. The uploads of the sites",
-        "are in their outboxes before the start, so that the work of the server is measured. Peaks",
-        "are the largest resident sets of the named process, sampled twice per second.",
+        f"points of {D:,} columns in groups of about 5 rows, {CLASSES} classes, {ROWS:,} rows per "
+        f"site ({MANY_ROWS} where sites are threads of few processes).",
+        "The uploads of the sites are in their outboxes before the start, so that the work of the",
+        "server is measured. All programs share the cores. Peaks are the largest resident sets of",
+        "the named process, sampled twice per second.",
         "",
     ]
     (ROOT / "results" / "federation.md").write_text("\n".join([*head, *lines]) + "\n")

@@ -26,6 +26,8 @@ EXTRAS = {
     "efficientnet": ("PyTorch, a backbone with weights", "import torch"),
     "onnx": ("onnxruntime, onnx", "import onnxruntime"),
     "parquet": ("pyarrow", "import pyarrow.parquet"),
+    "dicom": ("pydicom, Pillow", "import pydicom"),
+    "text": ("PyTorch, transformers", "import torch"),
     "bench": ("matplotlib, Jinja2", "import matplotlib.figure"),
     "flower": ("Flower", "import flwr"),
     "simulation": ("Flower, Ray", "import ray"),

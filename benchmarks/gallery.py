@@ -23,7 +23,16 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 
 GALLERY = Path(__file__).resolve().parent.parent / "docs" / "gallery"
-ORDER = ("digits", "own_images", "federation", "few_labels", "removing_a_site", "byte_budget")
+EXTRAS = {
+    "digits": "bench",
+    "own_images": "images,bench",
+    "federation": "flower,bench",
+    "few_labels": "bench",
+    "removing_a_site": "bench",
+    "byte_budget": "bench",
+}
+"""The scripts in the order of the index, and the extras that each needs."""
+ORDER = tuple(EXTRAS)
 STYLE = {
     "figure.figsize": (6.4, 3.4),
     "figure.constrained_layout.use": True,
@@ -85,7 +94,7 @@ def run_script(script: Script) -> Page:
     lines = [
         f"# {script.title}",
         f"*Gallery. Made by `python benchmarks/gallery.py {script.name}`, which ran "
-        f"[this script]({script.name}.py).*",
+        f"[this script]({script.name}.py). It needs `pip install '.[{EXTRAS[script.name]}]'`.*",
         script.introduction,
     ]
     outputs: list[str] = []

@@ -46,7 +46,6 @@ from fedran.federation.secure.masking.attempt import (
 from fedran.federation.secure.masking.ciphers import add_mask
 from fedran.federation.secure.masking.contribution import (
     Content,
-    encode_aware_omega,
     encode_contribution,
     sum_to_summary,
 )
@@ -128,15 +127,10 @@ def measure(case: Case) -> Cost:
             me = identities[client]
             if stage is Stage.ADVERTISE:
                 states[client], answer = masking.advertise(request, me)
-            elif stage is Stage.SHARE:
-                states[client], answer = masking.share(states[client], request, me)
-            elif stage is Stage.MASK:
-                states[client], answer = masking.mask(states[client], request, me, vector)
-                cost.state = len(states[client].to_bytes())
-            elif stage is Stage.CONFIRM:
-                states[client], answer = masking.confirm(states[client], request, me)
             else:
-                states[client], answer = masking.reveal(states[client], request, me)
+                states[client], answer = masking.answer(states[client], request, me, vector)
+            if stage is Stage.MASK:
+                cost.state = len(states[client].to_bytes())
             answered = time.process_time()
             server = unmasking.collect(server, client, answer)
             cost.server[stage] += made - start + time.process_time() - answered
@@ -202,7 +196,7 @@ def work_lines() -> list[str]:
     phi = fedran.RandomFeatures(D, M, "hellinger", seed=0, source="")
     Z, y = features(ROWS, 0)
     phi(Z[:1])  # draws the projection
-    content = Content(tuple(range(CLASSES)), SKETCH, "", 0, SITES, 10_000)
+    content = Content(tuple(range(CLASSES)), SKETCH, 0, SITES, 10_000)
     found: list[tuple[str, str, float]] = []
 
     def timed(where: str, what: str, act: Callable[[], Any]) -> Any:
@@ -215,16 +209,15 @@ def work_lines() -> list[str]:
         return value
 
     H = timed("site", f"random features of {ROWS:,} rows", lambda: phi(Z))
-    omega = timed("site", "a blind test matrix", lambda: blind_omega(M, SKETCH, 0))
+    omega = timed("site", "the test matrix", lambda: blind_omega(M, SKETCH, 0))
     mine: SketchSums = timed("site", "totals", lambda: sketch_sums(H, y, content.classes, omega))
     vector = timed("site", "integers", lambda: encode_contribution(mine, content, phi.fingerprint))
     total = np.sum([vector] * SITES, axis=0, dtype=np.uint32)
-    summary = timed(
+    timed(
         "server",
         "the summary of the sum",
-        lambda: sum_to_summary(total, content, phi.fingerprint, M, SITES, b""),
+        lambda: sum_to_summary(total, content, phi.fingerprint, M, SITES),
     )
-    timed("server", "the next aware test matrix", lambda: encode_aware_omega(summary, SKETCH, 1))
     for where in ("site", "server"):
         found.append((where, "**all**", sum(s for w, _, s in found if w == where)))
     lines = [

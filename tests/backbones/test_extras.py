@@ -18,6 +18,8 @@ from fedran.data.images import decode_image
         ("torch", lambda: load_backbone("efficientnet-lite0"), "efficientnet"),
         ("torch", lambda: load_backbone("vit:a.safetensors"), "torch"),
         ("transformers", lambda: load_backbone("hf:a/b"), "torch"),
+        ("transformers", lambda: load_backbone("hf:a", takes="text"), "text"),
+        ("pydicom", lambda: decode_image(bytes(128) + b"DICM", "a"), "dicom"),
         ("onnxruntime", lambda: load_backbone("onnx:a.onnx"), "onnx"),
     ],
 )

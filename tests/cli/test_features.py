@@ -1,7 +1,6 @@
 """``fedran features`` from the command line."""
 
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +13,8 @@ from fedran_bench.run.progress import Reporter
 from fedran_bench.run.sweep import execute
 
 Image = pytest.importorskip("PIL.Image")
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-
-
-@pytest.fixture
-def features(cli, monkeypatch, tmp_path):
-    """``fedran features`` in a folder and with a cache of its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return partial(cli, "features")
 
 
 @pytest.fixture
@@ -39,30 +30,13 @@ def images(tmp_path):
     return tmp_path / "insects"
 
 
-@pytest.fixture
-def model(tmp_path):
-    from onnx import TensorProto, helper
-
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["x"], ["a"]),
-        helper.make_node("Flatten", ["a"], ["y"]),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ("n", 3, 8, 8))
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", 3))
-    graph = helper.make_graph(nodes, "g", [x], [y])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(made, tmp_path / "mean.onnx")
-    return f"onnx:{tmp_path / 'mean.onnx'}"
-
-
 def test_features_of_a_folder_are_written_to_a_file(features, images, model, tmp_path):
     code, out, err = features(str(images), "--backbone", model)
     assert code == 0
     assert "8 training and 4 test images of insects" in err
     assert "12/12" in err
-    assert "insects-onnx.npz" in out
-    assert "fedran bench run --method fedran --method fedncm --dataset insects-onnx.npz" in out
-    data = read_feature_file(tmp_path / "insects-onnx.npz")
+    assert "next: fedran condense insects-mean.npz --out insects.fedran" in out
+    data = read_feature_file(tmp_path / "insects-mean.npz")
     assert data.X_train.shape == (8, 3)
     assert data.y_train.tolist() == ["ant"] * 4 + ["bee"] * 4
     assert data.source["preprocessing"].startswith("bicubic 8x8, (x - [123.675")
@@ -94,8 +68,8 @@ def test_features_of_a_vision_transformer(features, images, tmp_path):
     code, _, err = features(str(images), *options)
     assert code == 0
     assert "vit-64x1x1-eps1e-06, 64 features, bicubic 8x8, (x - 127.5) / 51\n" in err
-    assert "features can be negative: random features of kind cosine" in err
-    data = read_feature_file(tmp_path / "insects-vit-64x1x1-eps1e-06.npz")
+    assert "features can be negative: prepared as kind cosine" in err
+    data = read_feature_file(tmp_path / "insects-tiny.npz")
     pixels = Image.open(images / "train" / "ant" / "0.png").resize((8, 8), Image.Resampling.BICUBIC)
     batch = (torch.from_numpy(np.array(pixels, np.float32)).permute(2, 0, 1) - 127.5) / 51
     wanted = network(batch[None]).detach().numpy()[0]
@@ -108,9 +82,11 @@ def test_features_of_a_vision_transformer(features, images, tmp_path):
 def test_the_features_command_reports_a_damaged_chunk(features, images, model, tmp_path):
     arguments = (str(images), "--backbone", model, "--store", "kept")
     assert features(*arguments)[0] == 0
+    code, _, err = features(*arguments)
+    assert (code, "insects-mean.npz exists; name another file with --out" in err) == (2, True)
     chunk = next((tmp_path / "kept").glob("*/*.safetensors"))
     chunk.write_bytes(b"damaged")
-    code, _, err = features(*arguments)
+    code, _, err = features(*arguments, "--overwrite")
     assert code == 0
     assert "computed again" in " ".join(err.split())
 
@@ -118,7 +94,7 @@ def test_the_features_command_reports_a_damaged_chunk(features, images, model, t
 def test_errors_of_the_features_command_are_one_line(features, images, model):
     for arguments, word in (
         (("cifar10",), "did you mean 'cifar100'"),
-        ((str(images), "--backbone", "efficientnet"), "did you mean 'efficientnet-lite0'"),
+        ((str(images), "--backbone", "efficientnet"), "did you mean 'efficientnet_lite0'"),
         ((str(images), "--backbone", model, "--mean", "1,2"), "--mean: expected three numbers"),
         ((str(images), "--backbone", model, "--out", "x/y.npz"), "does not exist"),
     ):

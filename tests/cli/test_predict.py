@@ -48,10 +48,14 @@ def test_predict_prints_one_label_per_line(name, made, cli):
     ("head", "rows", "words"),
     [
         ("upload.fedran", "rows.npy", "upload.fedran: kind: expected head, got summary"),
-        ("head.fedran", "none.npy", "no such file; expected features"),
+        ("head.fedran", "none.npy", "none.npy: no such file; expected a folder of images"),
         ("none.fedran", "rows.npy", "none.fedran: no such file; expected a saved head"),
-        ("head.fedran", "bad.npz", "expected an array features or test or X, got other"),
-        ("head.fedran", "bad.npy", "expected features (.npy, .npz, .csv or .parquet)"),
+        (
+            "head.fedran",
+            "bad.npz",
+            "bad.npz: expected arrays X and y, features and labels, or train",
+        ),
+        ("head.fedran", "bad.npy", "bad.npy: expected an .npz file of plain arrays, got a damaged"),
         (
             "head.fedran",
             "words.csv",
@@ -65,9 +69,13 @@ def test_predict_prints_one_label_per_line(name, made, cli):
         ("head.fedran", "labels.csv", "at least one column of features"),
         ("head.fedran", "latin.csv", "a CSV file in UTF-8"),
         ("head.fedran", "wide.npy", "wide.npy: expected rows of 6 features, got shape (2, 9)"),
-        ("head.fedran", "text.npy", "text.npy: expected numbers, got the dtype <U1"),
+        ("head.fedran", "text.npy", "text.npy: X: expected numbers, got the dtype <U1"),
         ("head.fedran", "none.npz", "none.npz: expected at least one row, got none"),
-        ("head.fedran", "nan.npy", "nan.npy: Z: expected finite values, got NaN in row 1"),
+        (
+            "head.fedran",
+            "nan.npy",
+            "nan.npy: X: expected finite values, got NaN or infinity in row 1",
+        ),
         ("head.fedran", "objects.npz", "Python objects (X); save features as numbers"),
         ("head.fedran", "/dev/null", "/dev/null: this is a pipe or a device"),
         ("plain.fedran", "rows.npy", "a head that identifies its features"),
@@ -188,10 +196,14 @@ def test_rejected_rows_have_no_label(made, cli):
     expected = head.predict(H, reject=0.3)
     unknown = sum(label is None for label in expected)
     assert unknown > 0
-    assert (code, f"80 labels in {target}, {unknown} of them unknown" in out) == (0, True)
+    assert (code, f'80 labels in {target}, "don\'t know" for {unknown} of them,' in out) == (
+        0,
+        True,
+    )
     found = table(target.read_text())
     assert [line["label"] for line in found] == ["" if v is None else v for v in expected]
     assert [line["row"] for line in found] == [str(i) for i in range(80)]
+    assert [line["dont_know"] for line in found] == ["yes" * (v is None) for v in expected]
 
 
 def test_parquet_files_are_read_or_the_extra_is_named(made, cli, monkeypatch):
@@ -227,10 +239,10 @@ def test_a_head_of_scaled_rows_needs_its_scaler(tmp_path, cli):
     assert (code, err) == (0, "")
     assert out.splitlines() == clf.predict(X).tolist()
     for more, words in [
-        ((), "the FederatedScaler that its rows were scaled with, got none; name the file"),
+        ((), "the scaler that its rows were scaled with, got none; name its JSON file"),
         (("--scaler", str(tmp_path / "other.json")), "expected that of the head"),
         (("--scaler", str(tmp_path / "none.json")), "no such file"),
-        (("--scaler", files[1]), "expected the text of FederatedScaler.to_json"),
+        (("--scaler", files[1]), "expected a scaler as JSON"),
     ]:
         code, out, err = cli("predict", *files, *more)
         assert (code, out, words in err, err.count("\n")) == (2, "", True, 1), err
@@ -260,8 +272,8 @@ def test_columns_are_put_in_the_order_of_the_scaler(tmp_path, cli):
     fedran.save(clf.head_, tmp_path / "head.fedran")
     (tmp_path / "scaler.json").write_text(clf.scaler_.to_json())
 
-    def predicted(table, *options, **how):
-        table.to_csv(tmp_path / "rows.csv", **{"index": False, **how})
+    def predicted(frame, *options, **how):
+        frame.to_csv(tmp_path / "rows.csv", **{"index": False, **how})
         files = (str(tmp_path / "head.fedran"), str(tmp_path / "rows.csv"))
         code, out, err = cli("predict", *files, "--scaler", str(tmp_path / "scaler.json"), *options)
         return (out.splitlines() if code == 0 else code), err
@@ -271,21 +283,23 @@ def test_columns_are_put_in_the_order_of_the_scaler(tmp_path, cli):
     assert predicted(frame[["c", "a", "b"]]) == (expected, "")
     assert predicted(frame, header=False) == (expected, "")
     lines, _ = predicted(frame[["b", "c", "a"]], "--id", "", index=True)
-    assert lines == ["id,label", *(f"{i},{label}" for i, label in enumerate(expected))]
-    for table, how, words in [
+    found = table("\n".join(lines))
+    assert [line["label"] for line in found] == expected
+    assert [line["id"] for line in found] == [str(i) for i in range(60)]
+    for changed, how, words in [
         (frame[["a", "b"]], {}, "the 3 columns of the scaler, got no 'c'; rename"),
         (frame.rename(columns={"a": "A"}), {}, "got no 'a' and the unknown 'A'"),
         (frame.assign(d=1.0), {}, "got the unknown 'd'"),
         (frame[["c", "b", "a", "a"]], {}, "got the unknown 'a' and several 'a'"),
         (frame, {"index": True}, "got a column '', as pandas writes for the numbers of rows"),
     ]:
-        code, err = predicted(table, **how)
+        code, err = predicted(changed, **how)
         assert (code, words in err, err.count("\n")) == (2, True, 1), err
 
 
 def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
     messages = pytest.importorskip("fedran.federation.protocol.messages")
-    offer = messages.Offer("trial", "may", 3, "cosine", "x", 20_000, columns=("a", "b", "c"))
+    offer = messages.Offer("trial", "may", 3, "cosine", "x", 20_000, columns=("b", "a", "c"))
     rng = np.random.default_rng(0)
     y = np.repeat(["cat", "dog"], 30)
     X = rng.normal(size=(60, 3)) + [0, 0, 5] * (y == "dog")[:, None]
@@ -296,7 +310,7 @@ def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
     expected = agg.solve().predict(phi(X)).tolist()
     (tmp_path / "offer.json").write_text(json.dumps(offer.fields()))
     (tmp_path / "other.json").write_text(json.dumps({**offer.fields(), "columns": ["a", "c", "b"]}))
-    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    frame = pandas.DataFrame(X, columns=["b", "a", "c"])
     files = (str(tmp_path / "head.fedran"), str(tmp_path / "rows.csv"))
     listed, other = (("--offer", str(tmp_path / f"{name}.json")) for name in ("offer", "other"))
 
@@ -305,7 +319,7 @@ def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
         code, out, err = cli("predict", *files, *options)
         return out.splitlines() if code == 0 else err
 
-    assert predicted(["a", "b", "c"]) == predicted(["a", "b", "c"], *listed) == expected
+    assert predicted(["b", "a", "c"]) == predicted(["b", "a", "c"], *listed) == expected
     assert predicted(["c", "a", "b"], *listed) == expected
     words = (
         "expected the columns of the head in their order, got others, or another order, from 'c'"
@@ -318,12 +332,12 @@ def test_a_head_of_listed_columns_needs_their_order(tmp_path, cli):
     assert "offer.json: expected the columns of the head" in predicted(["a", "b", "c"], *listed)
     head = replace(agg.solve(), fingerprint=unnamed.features().fingerprint)
     fedran.save(head, tmp_path / "head.fedran")
-    assert len(predicted(["a", "b", "c"], *listed)) == len(expected)
+    assert len(predicted(["b", "a", "c"], *listed)) == len(expected)
 
 
 def test_a_head_that_was_fitted_on_names_refuses_another_order(tmp_path, cli):
     rng = np.random.default_rng(0)
-    frame = pandas.DataFrame(rng.normal(size=(40, 3)), columns=["a", "b", "c"])
+    frame = pandas.DataFrame(rng.normal(size=(40, 3)), columns=["b", "a", "c"])
     y = np.where(frame["a"] > 0, "cat", "dog")
     clf = fedran.FedRANClassifier(64).fit(frame, y)
     fedran.save(clf.head_, tmp_path / "head.fedran")

@@ -182,8 +182,7 @@ def test_load_images_recognises_the_layout_of_a_folder(tmp_path, monkeypatch):
     assert len(load_images(tmp_path / "x").train) == 5
     packed = load_images(str(tmp_path / "z"))
     np.testing.assert_array_equal(packed.train.pixels(10), picture(10))
-    with pytest.raises(Refused, match="expected folders train"):
-        load_images(tmp_path)
+    assert len(load_images(tmp_path).train) == 8  # any layout
     with pytest.raises(ValueError, match="the folder that holds the images, got a file"):
         load_images(tmp_path / "z" / "test.npz")
 

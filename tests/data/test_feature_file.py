@@ -161,7 +161,7 @@ def test_other_files_named_npz_are_refused_in_one_sentence(kind, tmp_path):
         blob = bytearray(path.read_bytes())
         blob[60:120] = bytes(b ^ 0xFF for b in blob[60:120])
         path.write_bytes(blob)
-    with pytest.raises(ValueError, match=r"x\.npz: expected an \.npz"):
+    with pytest.raises(ValueError, match=r"x\.npz: expected an "):
         read_feature_file(path)
 
 

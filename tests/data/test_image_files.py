@@ -1,13 +1,24 @@
 """Folders of images and packed image files: what is read and what is refused."""
 
 import shutil
+import struct
+import zlib
 
 import numpy as np
 import pytest
 
 from fedran.core.errors import Refused
 from fedran.data.image_files import PackedImages, cifar100_binary, image_folder
-from helpers.image_files import cifar_arrays, encode, pack, picture, write_binary, write_folder
+from fedran.data.images import decode_image
+from helpers.image_files import (
+    cifar_arrays,
+    dicom,
+    encode,
+    pack,
+    picture,
+    write_binary,
+    write_folder,
+)
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -20,43 +31,67 @@ def folder(tmp_path):
 def test_an_image_folder_gives_labelled_images_in_sorted_order(folder):
     (folder / "train" / "cat" / ".hidden.png").write_bytes(b"")
     (folder / "train" / ".cache").mkdir()
-    (folder / "train" / "cat" / "notes.txt").write_text("not an image")
     (folder / "train" / "cat" / "more").mkdir()
     (folder / "train" / "cat" / "more" / "9.jpg").write_bytes(encode(picture(9), "JPEG"))
     images = image_folder(folder)
     assert images.name == "pets"
     assert images.y_train.tolist() == ["cat"] * 4 + ["dog"] * 3
     assert images.y_test.tolist() == ["cat", "dog"]
+    assert images.train.names[3:5] == ["cat/more/9.jpg", "dog/0.PNG"]
     np.testing.assert_array_equal(images.train.pixels(4), picture(10))
     assert images.train.encoded(4) == (folder / "train" / "dog" / "0.PNG").read_bytes()
 
 
-def test_an_incomplete_image_folder_is_refused_with_what_is_missing(folder):
-    shutil.rmtree(folder / "train" / "dog")
-    with pytest.raises(Refused, match=r"val: expected classes that train has too.*dog"):
-        image_folder(folder)
-    (folder / "train" / "dog").mkdir()
-    with pytest.raises(Refused, match=r"dog: expected images .*got none; remove the folder"):
-        image_folder(folder)
-    shutil.rmtree(folder / "val")
-    with pytest.raises(Refused, match=r"expected folders train/<class>/ and test/<class>/"):
-        image_folder(folder)
-    (folder / "test").mkdir()
-    shutil.rmtree(folder / "train" / "dog")
-    with pytest.raises(Refused, match="one folder per class"):
-        image_folder(folder)
+@pytest.mark.parametrize(
+    ("layout", "train", "test"),
+    [
+        ("train/cat/a train/dog/a test/bird/a", ["cat", "dog"], ["bird"]),
+        ("train/cat/a train/dog/a", ["cat", "dog"], []),
+        ("cat/a dog/more/b c", ["", "cat", "dog"], []),
+        ("a b", ["", ""], []),
+        ("train/a train/cat/b val/c", ["", "cat"], [""]),
+        (
+            "train/a test/cat/a plane/a",
+            [
+                "",
+            ],
+            ["cat"],
+        ),
+        ("train/a plane/a", ["plane", "train"], []),
+    ],
+)
+def test_any_layout_is_read_and_images_without_a_folder_have_no_label(
+    tmp_path, layout, train, test
+):
+    for name in layout.split():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.png").write_bytes(encode(picture(len(name))))
+    images = image_folder(tmp_path)
+    assert sorted(images.y_train.tolist()) == train
+    assert images.y_test.tolist() == test
+    assert ("folder plane" in images.skipped) == ("plane" in layout and "test" in layout)
 
 
-def test_links_to_images_are_followed_and_other_links_refused(folder, tmp_path):
+def test_what_is_no_image_is_counted_by_its_kind(folder, tmp_path):
     cat = folder / "train" / "cat"
     (cat / "link.png").symlink_to(folder / "train" / "dog" / "0.PNG")
-    assert len(image_folder(folder).train) == 7
     (cat / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    with pytest.raises(Refused, match=r"gone.png: expected an image file, got a link to a mis"):
-        image_folder(folder)
-    (cat / "gone.png").unlink()
     (cat / "loop").symlink_to(folder, target_is_directory=True)
-    with pytest.raises(Refused, match="loop: expected a folder, got a link to one"):
+    for name in ("notes.txt", "more.TXT", "README", "scan.mhd"):
+        (cat / name).write_text("not an image")
+    images = image_folder(folder)
+    assert len(images.train) == 7
+    assert images.skipped == {
+        "link to a missing file": 1,
+        "link to a folder": 1,
+        ".txt": 2,
+        ".mhd": 1,
+        "file without a suffix": 1,
+    }
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "notes.txt").write_text("not an image")
+    with pytest.raises(Refused, match=r"pets: expected images .*, got 1 x .txt"):
         image_folder(folder)
 
 
@@ -69,15 +104,70 @@ def test_a_damaged_image_is_refused_with_its_file(folder):
         assert " at 0x" not in str(refused.value)
 
 
-def test_images_of_8_bits_become_rgb_and_deeper_ones_are_refused(folder):
+def test_images_of_8_bits_become_rgb(folder):
     path = folder / "train" / "cat" / "0.PNG"
     for mode in ("L", "1", "P", "RGBA", "LA", "CMYK"):
         path.unlink()
         Image.fromarray(picture(0)).convert(mode).save(path, "TIFF" if mode == "CMYK" else "PNG")
         assert image_folder(folder).train.pixels(0).shape == (8, 6, 3)
-    Image.fromarray(picture(0)[:, :, 0].astype(np.uint16)).save(path, "PNG")
-    with pytest.raises(Refused, match=r"8 bits per channel, got mode I;16; convert it to 8 bits"):
-        image_folder(folder).train.pixels(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("PNG", np.uint16), ("TIFF", np.uint16), ("TIFF", "f4")]
+)
+def test_deep_images_are_scaled_by_the_stated_range(kind, dtype):
+    values = np.arange(48, dtype=dtype).reshape(8, 6) * 100
+    deep = encode(values, kind)
+    found = decode_image(deep, "a", (1000, 3000))
+    expected = np.rint(255 * np.clip((values.astype(float) - 1000) / 2000, 0, 1))
+    np.testing.assert_array_equal(found, np.repeat(expected[:, :, None], 3, axis=2))
+    with pytest.raises(
+        Refused, match=r"a: expected 8 bits .*, got values from 0 to 4700; .*--range"
+    ):
+        decode_image(deep, "a")
+
+
+def test_colours_of_16_bits_are_refused():
+    """Pillow keeps only their higher byte."""
+    header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
+    body = [(b"IHDR", header), (b"IDAT", zlib.compress(bytes(7))), (b"IEND", b"")]
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(x)) + name + x + struct.pack(">I", zlib.crc32(name + x))
+        for name, x in body
+    )
+    with pytest.raises(Refused, match="8 bits per colour, got 16"):
+        decode_image(data, "a", (0, 65535))
+
+
+WINDOW = {"WindowCenter": "1000", "WindowWidth": "501"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "values", "black", "white"),
+    [
+        (WINDOW, None, 749.5, 1249.5),
+        ({**WINDOW, "RescaleSlope": "2", "RescaleIntercept": "-1024"}, None, 886.75, 1136.75),
+        ({**WINDOW, "RescaleSlope": "1", "RescaleIntercept": "-1024"}, (0, 100), 1024, 1124),
+        ({"PhotometricInterpretation": "MONOCHROME1"}, (1000, 2000), 2000, 1000),
+    ],
+)
+def test_dicom_files_are_scaled_by_their_window_or_by_the_stated_range(
+    fields, values, black, white
+):
+    stored = np.arange(1600, dtype=np.uint16).reshape(40, 40)
+    found = decode_image(dicom(stored, **fields), "a", values)
+    expected = 255 * np.clip((stored.astype(float) - black) / (white - black), 0, 1)
+    assert found.shape == (40, 40, 3)
+    assert np.abs(found[:, :, 1] - expected).max() <= 0.51
+
+
+def test_dicom_files_are_found_by_their_content_and_need_a_window(folder):
+    (folder / "train" / "dog" / "IM0001").write_bytes(dicom(np.ones((4, 4), np.uint16), **WINDOW))
+    assert len(image_folder(folder).train) == 7
+    with pytest.raises(Refused, match=r"a window in the file, or a range of values, got no window"):
+        decode_image(dicom(np.ones((4, 4), np.uint16)), "a")
+    with pytest.raises(Refused, match="one grey or 8-bit colour image, got shape"):
+        decode_image(dicom(np.ones((2, 4, 4), np.uint16), NumberOfFrames=2), "a")
 
 
 def test_images_are_rotated_as_their_exif_data_says(folder):

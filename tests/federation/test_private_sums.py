@@ -16,9 +16,9 @@ import fedran
 from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure.server import secure_round
-from fedran.federation.secure.server.budget import OverBudget, over_budget, require_budget, spent
+from fedran.federation.secure.server.budget import over_budget, spent
 from fedran.federation.secure.site import participant as secure
-from fedran.federation.server.settings import ServerPaths, ServerSettings
+from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.schema import Charge
 from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.federation.status.reader import Reader
@@ -128,13 +128,8 @@ def test_a_task_that_would_exceed_the_budget_of_a_person_is_refused(trial, caplo
     with trial.store() as store:
         assert sentence.partition(": ")[2] in str(list(store.events.read()))
     trial.write_settings(epsilon=500.0, total_epsilon=both - 1)
-    with pytest.raises(OverBudget) as told:
-        require_budget(ServerPaths(trial.server), "june")
-    assert str(told.value) == sentence
-    require_budget(ServerPaths(trial.server), "may")
     assert "Another task would exceed this and is refused." in Reader(trial.server).read().budget
     trial.write_settings(epsilon=500.0, total_epsilon=both)
-    require_budget(ServerPaths(trial.server), "june")
     assert "Another" not in Reader(trial.server).read().budget
     assert trial.run("june", epsilon=500.0, total_epsilon=both) == "complete"
 
@@ -147,7 +142,8 @@ def test_a_sum_of_late_sites_that_was_opened_before_others_spent_the_budget(
     one = Budget(500.0, 1e-5).mu
     two = gaussian_epsilon(composed([one, one]), 1e-5)
     budget, names = {"epsilon": 500.0, "total_epsilon": two}, federation.names
-    assert federation.run("may", names[:3], min_clients=3, **budget) == "quorum"
+    for here in (names[:3], names[:4]):
+        assert federation.run("may", here, min_clients=3, **budget) == "quorum"
     assert federation.run("june", names[:5], min_clients=3, **budget) == "quorum"
     assert list((federation.server / "state" / "sums").glob("may.*.state")), "it waits"
     federation.run("", names, **budget)

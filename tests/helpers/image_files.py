@@ -19,6 +19,27 @@ def encode(pixels, kind="PNG", **options):
     return file.getvalue()
 
 
+def dicom(pixels, **fields):
+    """Grey pixels in uint16 as the bytes of a DICOM file."""
+    import pydicom
+    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage
+
+    made = pydicom.Dataset()
+    made.file_meta = pydicom.dataset.FileMetaDataset()
+    made.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    made.file_meta.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
+    made.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
+    made.Rows, made.Columns = pixels.shape[-2:]
+    made.SamplesPerPixel, made.PhotometricInterpretation = 1, "MONOCHROME2"
+    made.BitsAllocated = made.BitsStored = 16
+    made.HighBit, made.PixelRepresentation, made.PixelData = 15, 0, pixels.tobytes()
+    for name, value in fields.items():
+        setattr(made, name, value)
+    file = io.BytesIO()
+    made.save_as(file, enforce_file_format=True)
+    return file.getvalue()
+
+
 def pack(path, seeds, numbers, **changes):
     """A packed file of random images; returns the encoded images. ``changes`` replace arrays."""
     blobs = [encode(picture(s), "WEBP", lossless=True) for s in seeds]

@@ -23,7 +23,7 @@ class Rows:
 class Pictures:
     """Training and test images; every tenth training image occurs twice."""
 
-    name = "toy set"
+    name, values, skipped = "toy set", None, {}
 
     def __init__(self, n=50, m=20, seed=0):
         rng = np.random.default_rng(seed)

@@ -141,7 +141,7 @@ def test_golden_aggregators_are_read_and_written_bit_for_bit(form, tmp_path):
     agg = fedran.load(path)
     uploads = 1 if form == "stack" else 2
     F, B = float_factor(), class_sums(16)
-    _, arrays = agg.state()
+    _, arrays = agg.sums.state()
     if form == "stack":
         np.testing.assert_array_equal(arrays["stack"] @ arrays["stack"].T, F @ F.T)
     else:

@@ -1,12 +1,12 @@
-"""A frozen network that turns images into features."""
+"""A frozen network that turns images or texts into features."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from fedran.core.prepare import require_nonnegative
 if TYPE_CHECKING:
     import torch
 
-Forward = Callable[[NDArray[np.float32]], NDArray[np.float32]]
-"""Images (n, 3, height, width) in, features (n, d) out."""
+Forward = Callable[[Any], NDArray[np.float32]]
+"""Images (n, 3, height, width), or a list of n texts, in; features (n, d) out."""
 
 SMALL_BATCH = 4
 """Images per batch on a CPU. Activations of larger batches do not fit into the cache: measured 139
@@ -32,7 +32,7 @@ LARGE_BATCH = 128
 class Backbone:
     """A frozen network with its preprocessing.
 
-    The same image always gives the same features, up to float32 rounding, in every batch.
+    The same image or text always gives the same features, up to float32 rounding, in every batch.
     """
 
     name: str
@@ -42,12 +42,14 @@ class Backbone:
     out_features: int
     weights: str
     """SHA-256 over the parameters, in hex."""
-    preprocess: Preprocessing
+    preprocess: Any
+    """A ``Preprocessing`` of pixels, or a ``Reduction`` of texts."""
     forward: Forward
     nonnegative: bool = False
     """Declares that no feature is ever negative, as after a ReLU. It is checked."""
     batch_size: int = SMALL_BATCH
     """Images per batch that suit the device. The features do not depend on it."""
+    takes: Literal["pixels", "text"] = "pixels"
 
     @property
     def source(self) -> dict[str, str]:
@@ -58,11 +60,12 @@ class Backbone:
             "preprocessing": str(self.preprocess),
         }
 
-    def __call__(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Features (n, d) of preprocessed images (n, 3, height, width)."""
-        shape = (3, *self.preprocess.shape)
-        if batch.shape[1:] != shape:
-            raise ValueError(f"{self.name}: expected images (n, *{shape}), got {batch.shape}")
+    def __call__(self, batch: Sequence[Any] | NDArray[np.float32]) -> NDArray[np.float32]:
+        """Features (n, d) of n preprocessed images (3, height, width) or texts."""
+        if isinstance(self.preprocess, Preprocessing):
+            batch, shape = np.asarray(batch), (3, *self.preprocess.shape)
+            if batch.shape[1:] != shape:
+                raise ValueError(f"{self.name}: expected images (n, *{shape}), got {batch.shape}")
         features = np.asarray(self.forward(batch), dtype=np.float32)
         if features.shape != (len(batch), self.out_features):
             raise ValueError(
@@ -100,7 +103,7 @@ def torch_forward(network: Callable[[torch.Tensor], torch.Tensor], device: str) 
     import torch
 
     def forward(batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        with torch.inference_mode(), _without_tf32():
+        with torch.inference_mode(), without_tf32():
             images = torch.from_numpy(batch).to(device, memory_format=torch.channels_last)
             return network(images).cpu().numpy()
 
@@ -108,7 +111,7 @@ def torch_forward(network: Callable[[torch.Tensor], torch.Tensor], device: str) 
 
 
 @contextmanager
-def _without_tf32() -> Iterator[None]:
+def without_tf32() -> Iterator[None]:
     """Switch TF32 off in cuDNN and cuBLAS, and afterwards back to what it was.
 
     Who sets ``fp32_precision``, PyTorch's newer switch, has chosen: then nothing is changed,

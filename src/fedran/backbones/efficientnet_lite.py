@@ -25,7 +25,7 @@ from fedran.core.errors import MissingExtra
 if TYPE_CHECKING:
     from torch import Tensor
 
-NAME = "efficientnet-lite0"
+NAME = "efficientnet_lite0"
 STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))
 """Number of blocks of each stage, and the stride of its first block."""
 PREPROCESSING = Preprocessing((224, 224), mean=(127, 127, 127), std=(128, 128, 128), rounded=False)

@@ -8,7 +8,7 @@ model's image processor say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ _AFTER_RELU = ("resnet", "regnet")
 """Model types whose pooled output is a mean of their last activation."""
 _UNCROPPED_FROM = 384
 """The image processor of ConvNeXt does not crop images of this size and more."""
+VISION = "a vision model and its image processor"
 _HINT = "export the model to ONNX and use onnx:FILE"
 
 
@@ -48,21 +49,14 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
         import transformers  # noqa: F401
     except ImportError:
         raise MissingExtra("Hugging Face models need PyTorch and transformers", "torch") from None
-    model, missing = _model(name)
+    model, missing = load_model(name, f"hf:{name}")
     preprocess = image_preprocessing(name, f"hf:{name}")
     has_token = any(key.endswith(_TOKENS) for key in model.state_dict())
 
     def is_used(parameter: str) -> bool:  # checkpoints often lack an unused pooler
         return not (has_token and parameter.startswith("pooler."))
 
-    absent = sorted(filter(is_used, missing))
-    if absent:
-        raise Refused(
-            f"hf:{name}",
-            "all weights of the model",
-            f"a file without {', '.join(absent[:3])}",
-            hint="they would be random and the features different at every site",
-        )
+    require_weights(f"hf:{name}", filter(is_used, missing))
     used_device = torch_device(device)
     model = model.float().eval().requires_grad_(False).to(used_device)
     forward = torch_forward(_features(model, has_token), used_device)
@@ -80,13 +74,24 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
     )
 
 
-def _model(name: str) -> tuple[Any, set[str]]:
+def load_model(name: str, shown: str, what: str = VISION) -> tuple[Any, set[str]]:
     """The model and the parameters that its file lacks."""
     from transformers import AutoModel
 
-    with _reading(name, f"hf:{name}") as where:
+    with reading(name, shown, what) as where:
         model, info = AutoModel.from_pretrained(**where, output_loading_info=True)
     return model, set(info["missing_keys"])
+
+
+def require_weights(shown: str, absent: Iterable[str]) -> None:
+    """Refuse a model whose file lacks weights."""
+    if absent := sorted(absent):
+        raise Refused(
+            shown,
+            "all weights of the model",
+            f"a file without {', '.join(absent[:3])}",
+            hint="they would be random and the features different at every site",
+        )
 
 
 def image_preprocessing(name: str, shown: str) -> Preprocessing:
@@ -98,13 +103,13 @@ def image_preprocessing(name: str, shown: str) -> Preprocessing:
         from transformers import AutoImageProcessor
     except ImportError:
         raise MissingExtra("image processors need transformers", "torch") from None
-    with _reading(name, shown) as where:
+    with reading(name, shown) as where:
         settings = AutoImageProcessor.from_pretrained(**where).to_dict()
     return preprocessing_of(settings, shown)
 
 
 @contextmanager
-def _reading(name: str, shown: str) -> Iterator[dict[str, Any]]:
+def reading(name: str, shown: str, what: str = VISION) -> Iterator[dict[str, Any]]:
     """Arguments that read a model; its errors are refusals. A folder needs no internet."""
     folder = Path(name).expanduser()
     local = folder.is_dir()
@@ -120,7 +125,7 @@ def _reading(name: str, shown: str) -> Iterator[dict[str, Any]]:
             hint = "save it there with save_pretrained"
         else:
             hint = "a name needs the internet or a cached copy; else give a folder with the model"
-        raise Refused(shown, "a vision model and its image processor", first, hint) from None
+        raise Refused(shown, what, first, hint) from None
 
 
 def _features(model: Any, has_token: bool) -> Callable[[Tensor], Tensor]:

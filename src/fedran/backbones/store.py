@@ -1,4 +1,4 @@
-"""The feature store: features of images are computed once and kept on disk.
+"""The feature store: features of images and texts are computed once and kept on disk.
 
 The store is keyed by the backbone's source (network, weights, preprocessing) and by the SHA-256 of
 each image's encoded bytes. An image that occurs in another dataset, in another order or twice is
@@ -30,7 +30,7 @@ from safetensors.numpy import load, save
 
 from fedran.backbones.backbone import Backbone
 from fedran.core.errors import Refused
-from fedran.data.images import Images, ImageSet
+from fedran.data.images import ItemSet
 from fedran.wire.files import atomic_writer, write_atomically
 
 CHUNK = 256
@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]
 
 
 def extract(
-    images: ImageSet,
+    items: ItemSet[Any],
     backbone: Backbone,
     folder: str | Path,
     batch_size: int | None = None,
@@ -55,47 +55,77 @@ def extract(
     where: str | None = None,
     notice: Callable[[str], None] = warnings.warn,
 ) -> Path:
-    """Write the features of all images to one .npz file and return its path.
+    """Write the features of all images or texts to one .npz file and return its path.
 
-    Features in the store ``folder`` are read, the others are computed and added chunk by chunk.
-    After an interruption call the function again. ``progress(done, total)`` counts distinct
-    images. ``notice`` receives a sentence when a damaged chunk was found. The file is ``out``, by
-    default a file in ``folder``; ``fedran.data.feature_file.read_feature_file`` reads it.
-    ``where``, the name or folder of the images, is stored in the file, so that a dataset can offer
-    features and images.
+    The file is ``out``, by default a file in ``folder``, the store; see ``compute`` for the other
+    arguments. ``fedran.data.feature_file.read_feature_file`` reads it. ``where``, the name or
+    folder of the images, is stored in the file, so that a dataset can offer features and images.
     """
-    batch_size = backbone.batch_size if batch_size is None else batch_size
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    chunks = _chunk_folder(folder, backbone.source)
+    source = source_of(items, backbone)
     if out is None:
-        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{images.name}-{backbone.kind}")
-        out = Path(folder) / f"{slug}-{chunks.name[:8]}.npz"
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{items.name}-{backbone.kind}")
+        out = Path(folder) / f"{slug}-{_key(source)[:8]}.npz"
     path = _writable(out)
-    table = _Table(images, backbone.out_features)
-    report = progress or (lambda *_: None)
-    for chunk in _read_chunks(chunks, backbone.out_features, notice):
-        table.fill(chunk)
-    report(table.done, table.total)
-    for chunk in _compute_chunks(table, backbone, batch_size, report):
-        _write_chunk(chunks, chunk)
-        table.fill(chunk)
-    backbone.check_sign(table.features)
-    n = len(images.train)
+    features, seconds = compute(items, backbone, folder, batch_size, progress, notice)
     arrays: dict[str, Any] = {
-        "train": table.features[:n],
-        "test": table.features[n:],
-        "train_labels": images.y_train,
-        "test_labels": images.y_test,
-        **{name: np.array(text) for name, text in backbone.source.items()},
+        **{name: np.array(text) for name, text in source.items()},
         "nonnegative": np.array(backbone.nonnegative),
-        "seconds_per_row": np.array(table.seconds / max(table.total, 1)),
+        "seconds_per_row": np.array(seconds),
     }
+    n, whole = len(items.train), not len(items.test)
+    for part, rows, labels, ours in (
+        ("train", features[:n], items.y_train, items.train),
+        ("test", features[n:], items.y_test, items.test),
+    ):
+        if part == "train" or not whole:
+            arrays["features" if whole else part] = rows
+            arrays["labels" if whole else f"{part}_labels"] = labels
+            if hasattr(ours, "names"):
+                arrays["names" if whole else f"{part}_names"] = np.array(ours.names, dtype=str)
     if where is not None:
         arrays["images"] = np.array(where)
     with atomic_writer(path) as file:  # readable by its owner only: features describe images
         np.savez(file, **arrays)
     return path
+
+
+def compute(
+    items: ItemSet[Any],
+    backbone: Backbone,
+    folder: str | Path,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] = warnings.warn,
+) -> tuple[NDArray[np.float32], float]:
+    """Features of the training and then of the test items, and seconds per item.
+
+    Features in the store ``folder`` are read, the others are computed and added chunk by chunk.
+    After an interruption call the function again. ``progress(done, total)`` counts distinct
+    items. ``notice`` receives a sentence when a damaged chunk was found.
+    """
+    batch_size = backbone.batch_size if batch_size is None else batch_size
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    chunks = _chunk_folder(folder, source_of(items, backbone))
+    table = _Table(items, backbone)
+    report = progress or (lambda *_: None)
+    for chunk in _read_chunks(chunks, backbone.out_features, notice):
+        table.fill(chunk)
+    report(table.done, table.total)
+    for chunk in _compute_chunks(table, batch_size, report):
+        _write_chunk(chunks, chunk)
+        table.fill(chunk)
+    backbone.check_sign(table.features)
+    return table.features, table.seconds / max(table.total, 1)
+
+
+def source_of(items: ItemSet[Any], backbone: Backbone) -> dict[str, str]:
+    """What all parties must have in common: the backbone, and the range of deep images."""
+    source = dict(backbone.source)
+    if items.values is not None:
+        source["range"] = "{:g},{:g}".format(*items.values)
+    return source
 
 
 def _writable(path: str | Path) -> Path:
@@ -123,15 +153,15 @@ class _Chunk:
 class _Table:
     """The features of all training and test rows, filled as they are found or computed."""
 
-    def __init__(self, images: ImageSet, width: int) -> None:
-        self.images = images
+    def __init__(self, items: ItemSet[Any], backbone: Backbone) -> None:
+        self.items, self.backbone = items, backbone
         self.missing: dict[bytes, list[int]] = {}
-        """Rows without features, by the hash of their image."""
-        rows = len(images.train) + len(images.test)
+        """Rows without features, by the hash of their item."""
+        rows = len(items.train) + len(items.test)
         for row in range(rows):
             part, i = self._locate(row)
             self.missing.setdefault(hashlib.sha256(part.encoded(i)).digest(), []).append(row)
-        self.features = np.empty((rows, width), np.float32)
+        self.features = np.empty((rows, backbone.out_features), np.float32)
         self.total = len(self.missing)
         self.seconds = 0.0
 
@@ -139,9 +169,10 @@ class _Table:
     def done(self) -> int:
         return self.total - len(self.missing)
 
-    def pixels(self, row: int) -> NDArray[np.uint8]:
+    def item(self, row: int) -> Any:
+        """The pixels or the text of a row."""
         part, i = self._locate(row)
-        return part.pixels(i)
+        return getattr(part, self.backbone.takes)(i)
 
     def fill(self, chunk: _Chunk) -> None:
         used = 0
@@ -152,37 +183,36 @@ class _Table:
                 used += 1
         self.seconds += chunk.seconds * used / max(len(chunk.images), 1)
 
-    def _locate(self, row: int) -> tuple[Images, int]:
-        n = len(self.images.train)
-        return (self.images.train, row) if row < n else (self.images.test, row - n)
+    def _locate(self, row: int) -> tuple[Any, int]:
+        n = len(self.items.train)
+        return (self.items.train, row) if row < n else (self.items.test, row - n)
 
 
-def _compute_chunks(
-    table: _Table, backbone: Backbone, batch_size: int, report: Progress
-) -> Iterator[_Chunk]:
+def _compute_chunks(table: _Table, batch_size: int, report: Progress) -> Iterator[_Chunk]:
     """Chunks of the missing images.
 
     While the network computes, all cores decode and resize the images of the next batch: a GPU
     would otherwise wait for them. Of large images fewer are in memory at the same time.
     """
+    backbone = table.backbone
     missing = [(image, rows[0]) for image, rows in table.missing.items()]
     done = table.done
     some = missing[:: max(1, len(missing) // 4)]
-    largest = max((table.pixels(row).nbytes for _, row in some), default=1)
+    largest = max((getattr(table.item(row), "nbytes", 1) for _, row in some), default=1)
     fit = max(2, MEMORY // (WORKING_BYTES * largest))
     with ThreadPoolExecutor(min(joblib.cpu_count(), fit)) as pool:
 
-        def prepare(row: int) -> NDArray[np.float32]:
-            return backbone.preprocess(table.pixels(row))
+        def prepare(row: int) -> Any:
+            return backbone.preprocess(table.item(row))
 
         for part in _pieces(missing, CHUNK):
             start = time.perf_counter()
             features = []
-            waiting: list[Future[NDArray[np.float32]]] = []
+            waiting: list[Future[Any]] = []
             for batch in [*_pieces([row for _, row in part], batch_size), []]:
                 ready, waiting = waiting, [pool.submit(prepare, row) for row in batch]
                 if ready:
-                    features.append(backbone(np.stack([future.result() for future in ready])))
+                    features.append(backbone([future.result() for future in ready]))
                     done += len(ready)
                     report(done, table.total)
             seconds = time.perf_counter() - start
@@ -195,12 +225,19 @@ def _pieces(items: list[Any], size: int) -> list[list[Any]]:
 
 def _chunk_folder(store: str | Path, source: Mapping[str, str]) -> Path:
     """The folder for features of this source, named by its hash. It is created if missing."""
-    text = json.dumps(dict(source), sort_keys=True, indent=1)
-    folder = Path(store) / hashlib.sha256(text.encode()).hexdigest()[:32]
+    folder = Path(store) / _key(source)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (folder / "source.json").is_file():
-        write_atomically(folder / "source.json", text.encode())
+        write_atomically(folder / "source.json", _text(source).encode())
     return folder
+
+
+def _text(source: Mapping[str, str]) -> str:
+    return json.dumps(dict(source), sort_keys=True, indent=1)
+
+
+def _key(source: Mapping[str, str]) -> str:
+    return hashlib.sha256(_text(source).encode()).hexdigest()[:32]
 
 
 def _write_chunk(folder: Path, chunk: _Chunk) -> None:

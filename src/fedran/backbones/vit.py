@@ -1,13 +1,12 @@
 """Vision Transformers (Dosovitskiy et al. 2021) as modules that methods can prompt and train.
 
-The weights come from a .safetensors file with timm's names, or from a folder of a ViT of Hugging
-Face's transformers. The features are the class token after the final norm. The parameters of
-``ViT`` have timm's names, so that the code of published prompt and LoRA methods carries over.
+The weights come from a .safetensors file with timm's names, which the parameters of ``ViT`` have
+too, so that the code of published prompt and LoRA methods carries over. The features are the class
+token after the final norm.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from fedran.backbones.backbone import (
     torch_device,
     torch_forward,
 )
-from fedran.backbones.huggingface import image_preprocessing
 from fedran.backbones.preprocessing import Preprocessing, Triple, imagenet
 from fedran.core.errors import Refused
 
@@ -35,8 +33,6 @@ HEAD_WIDTH = 64
 HALF: Triple = (0.5, 0.5, 0.5)
 Adapter = Callable[[Tensor], Tensor]
 """Tokens (n, t, width) to what is added to the output of a block."""
-FOLDER = ("config.json", "model.safetensors", "preprocessor_config.json")
-"""Files of a ViT in a folder, as transformers' ``save_pretrained`` writes them."""
 _HINT = "export the model to ONNX and use onnx:FILE"
 
 
@@ -186,7 +182,7 @@ def vit_backbone(
     mean: Triple | None = None,
     std: Triple | None = None,
 ) -> Backbone:
-    """The ViT in a file or folder as a frozen backbone, see ``load_vit``."""
+    """The ViT in a file as a frozen backbone, see ``load_vit``."""
     network, preprocess = load_vit(path, mean=mean, std=std)
     sizes, used_device = network.sizes, torch_device(device)
     return Backbone(
@@ -210,35 +206,22 @@ def load_vit(
     ``path`` is a .safetensors file with timm's names. The sizes come from the shapes. The number
     of heads comes from ``num_heads`` in the file's metadata, else each head has 64 columns. Such a
     file does not say how images are prepared: bicubic, with ``mean`` and ``std`` of pixels in
-    0 .. 1, by default 0.5. A folder written by transformers' ``save_pretrained`` says it all.
+    0 .. 1, by default 0.5.
     """
     path = Path(path).expanduser()
-    if path.is_dir():
-        if (mean, std) != (None, None):
-            raise ValueError(f"mean and std are for files, but {path} is a folder that has its own")
-        missing = [name for name in FOLDER if not (path / name).is_file()]
-        if missing:
-            what = f"one without {' and '.join(missing)}"
-            hint = "save the model and its image processor there with save_pretrained"
-            raise Refused(f"{path}", f"a folder with {', '.join(FOLDER)}", what, hint)
-        network = _from_folder(path)
-        preprocess = image_preprocessing(str(path), f"vit:{path}")
-    else:
-        tensors, metadata = _read(path)
-        tensors = {k: v for k, v in tensors.items() if not k.startswith("head.")}
-        network = _assemble(tensors, str(path), metadata.get("num_heads"))
-        preprocess = imagenet(network.sizes.side, mean or HALF, std or HALF)
-    side = network.sizes.side
-    if preprocess.shape != (side, side):
-        raise Refused(f"{path}", f"images of {side} x {side}, as the positions", preprocess.shape)
+    tensors, metadata = _read(path)
+    tensors = {k: v for k, v in tensors.items() if not k.startswith("head.")}
+    network = _assemble(tensors, str(path), metadata.get("num_heads"))
+    preprocess = imagenet(network.sizes.side, mean or HALF, std or HALF)
     return network.eval().requires_grad_(False), preprocess
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a .safetensors file in float32, and its metadata."""
     if not path.is_file():
-        what = "a .safetensors file or a folder of transformers"
-        raise FileNotFoundError(f"vit: expected {what}, but {path} does not exist")
+        hint = "; for a folder of transformers use hf:FOLDER" if path.is_dir() else ""
+        what = f"but {path} {'is a folder' if hint else 'does not exist'}"
+        raise FileNotFoundError(f"vit: expected a .safetensors file, {what}{hint}")
     try:
         with safe_open(path, framework="pt") as file:
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -255,12 +238,12 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
-def _assemble(tensors: Mapping[str, Tensor], where: str, heads: Any, eps: float = 1e-6) -> ViT:
+def _assemble(tensors: Mapping[str, Tensor], where: str, heads: Any) -> ViT:
     """A ViT from tensors with timm's names. Other or missing tensors and shapes are refused."""
 
     def present(name: str) -> Tensor:
         if name not in tensors:
-            hint = f"for a model of transformers give its folder; else {_HINT}"
+            hint = f"for a model of transformers use hf:FOLDER; else {_HINT}"
             raise Refused(where, "a ViT with timm's names", f"a file without {name}", hint)
         return tensors[name]
 
@@ -283,7 +266,7 @@ def _assemble(tensors: Mapping[str, Tensor], where: str, heads: Any, eps: float 
     depth = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
     try:
         number = width // HEAD_WIDTH if heads is None else int(heads)
-        sizes = Sizes(width, depth, number, patch, grid, hidden, eps)
+        sizes = Sizes(width, depth, number, patch, grid, hidden)
     except ValueError as reason:
         raise Refused(where, "sizes of a ViT", f"{reason}") from None
     with torch.device("meta"):  # names and shapes, but no memory
@@ -299,45 +282,3 @@ def _assemble(tensors: Mapping[str, Tensor], where: str, heads: Any, eps: float 
         raise Refused(where, "the tensors of a plain ViT with timm's names", what, _HINT)
     network.load_state_dict(dict(tensors), assign=True)
     return network
-
-
-_RENAMED = (
-    ("vit.", ""),
-    ("embeddings.cls_token", "cls_token"),
-    ("embeddings.position_embeddings", "pos_embed"),
-    ("embeddings.patch_embeddings.projection.", "patch_embed.proj."),
-    ("encoder.layer.", "blocks."),
-    (".layernorm_before.", ".norm1."),
-    (".layernorm_after.", ".norm2."),
-    (".attention.output.dense.", ".attn.proj."),
-    (".intermediate.dense.", ".mlp.fc1."),
-    (".output.dense.", ".mlp.fc2."),
-    (".attention.attention.", ".attn."),
-    ("layernorm.", "norm."),
-)
-"""Parts of the names in files of transformers, in order of replacement, and in those of timm."""
-
-
-def _from_folder(folder: Path) -> ViT:
-    """A ViT from ``config.json`` and ``model.safetensors`` of transformers."""
-    try:
-        config = json.loads((folder / "config.json").read_bytes())
-        found = {k: config[k] for k in ("model_type", "hidden_act")}
-        heads, eps = int(config["num_attention_heads"]), float(config["layer_norm_eps"])
-    except (OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as reason:
-        what = f"{type(reason).__name__}: {reason}"
-        raise Refused(f"{folder}", "a folder with the config.json of a ViT", what) from None
-    if found != {"model_type": "vit", "hidden_act": "gelu"}:
-        raise Refused(f"{folder}: config.json", "model_type 'vit' with hidden_act 'gelu'", found)
-    tensors = {}
-    for name, tensor in _read(folder / "model.safetensors")[0].items():
-        for theirs, timms in _RENAMED:
-            name = name.replace(theirs, timms)
-        if not name.startswith(("classifier.", "pooler.")):
-            tensors[name] = tensor
-    for query in [name for name in tensors if ".attn.query." in name]:
-        parts = [tensors.pop(query.replace("query", x), None) for x in ("query", "key", "value")]
-        if any(part is None or part.shape != parts[0].shape for part in parts):
-            raise Refused(f"{folder}: {query}", "query, key and value of one shape", "others")
-        tensors[query.replace("query", "qkv")] = torch.cat(parts)
-    return _assemble(tensors, str(folder), heads, eps)

@@ -18,7 +18,6 @@ from fedran.core.labels import Label
 from fedran.core.points import Points
 from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
-from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.aggregator import Aggregator
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container, unpack
@@ -28,11 +27,6 @@ from fedran.wire.validation import FILE_LIMITS, Limits
 
 SHOWN = 8
 """At most this many classes, clients or tasks are listed by name."""
-NOTE = (
-    "eps_G and eps_B bound the errors of truncation and quantisation. At common ranks and few "
-    "bits, the resulting bound on the weights certifies no prediction. It is a diagnosis, not a "
-    "guarantee."
-)
 Section = dict[str, str | int | float | None]
 Description = tuple[str, dict[str, Section], dict[str, Any]]
 """A title, sections of named values for people, and the verified header for programs."""
@@ -61,8 +55,6 @@ def inspect(
             rows.append((key, text))
         console.print(f"\n[bold]{escape(name)}[/bold]")
         console.print(named_values(rows))
-    if "accounts" in sections:
-        console.print(f"\n[dim]{NOTE}[/dim]")
 
 
 def describe(path: Path) -> Description:
@@ -103,37 +95,44 @@ def _describe(message: Container, limits: Limits) -> Description:
         "format version": message.header.text("version"),
         "sha256": message.digest,
     }
+    header = {**message.header.fields, "bytes": message.size, "digest": message.digest}
+    sections: dict[str, Section] = {}
     if isinstance(obj, Summary):
-        title, sections = _summary(obj, message)
+        title, content = "upload: one client's summary of one task", _summary(obj, message)
     elif isinstance(obj, Points):
-        title, sections = _points(obj, message)
+        title, content = "upload: one client's points of one task", _groups([obj])
+        content["columns"] = obj.in_features
+        content["bits per value"] = 8 * message.size / max(1, obj.means.size)
+        content["classes"] = _listed(obj.rows_per_class())
+        largest = int(obj.counts.max(initial=0))
+        header |= {"rows": obj.n_rows, "smallest": obj.smallest_group, "largest": largest}
     elif isinstance(obj, Head):
-        title, sections = _head(obj)
+        title, content = "head: a classifier", _head(obj)
+        sections["diagnosis"] = {k: _safe(v) for k, v in asdict(obj.diagnosis).items()}
     else:
-        title, sections = _aggregator(obj)
+        title, content = "aggregator: a server's state", _aggregator(obj)
+    if isinstance(obj, Summary) or (isinstance(obj, Aggregator) and obj.takes is Summary):
+        of = obj.accounts
+        sections["accounts"] = {
+            "energy": of.energy,
+            "cut": f"{of.cut:.6g} ({of.cut_fraction:.2%} of the energy)",
+            "eps_G (spectral)": of.eps_G,
+            "of which quantisation": of.eps_quant,
+            "eps_B": of.eps_B,
+        }
     fingerprint: Section = {"fingerprint": "none: the features are not identified"}
     if obj.fingerprint is not None:
         fields = {k: _safe(v) for k, v in obj.fingerprint.fields.items()}
         fingerprint = {**fields, "hash": obj.fingerprint.hash}
-    header = {**message.header.fields, "bytes": message.size, "digest": message.digest}
-    if isinstance(obj, Points):
-        largest = int(obj.counts.max(initial=0))
-        header |= {"rows": obj.n_rows, "smallest": obj.smallest_group, "largest": largest}
-    return title, {"file": file, **sections, "fingerprint": fingerprint}, header
+    return title, {"file": file, "content": content, **sections, "fingerprint": fingerprint}, header
 
 
-def _precision(message: Container, codes: str) -> str:
-    """The precision, with the bits per value where the rows of a tensor have some each."""
-    precision = message.header.text("precision")
-    bits = message.tensors.get(f"{codes}_bits")
-    if bits is None or not len(bits):
-        return precision
-    return f"{precision} ({bits.mean():.2f} bits per value before compression)"
-
-
-def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
-    content: Section = {
-        "precision": _precision(message, "directions"),
+def _summary(s: Summary, message: Container) -> Section:
+    precision, bits = message.header.text("precision"), message.tensors.get("directions_bits")
+    if bits is not None and len(bits):
+        precision += f" ({bits.mean():.2f} bits per value before compression)"
+    return {
+        "precision": precision,
         "out_features M": s.out_features,
         "rank": s.rank,
         "center": "class: rows minus class means" if s.center else "none: the rows themselves",
@@ -141,18 +140,6 @@ def _summary(s: Summary, message: Container) -> tuple[str, dict[str, Section]]:
         "labelled rows": sum(s.counts),
         "classes": _listed(dict(zip(s.classes, s.counts, strict=True))),
     }
-    sections = {"content": content, "accounts": _accounts(s.accounts)}
-    return "upload: one client's summary of one task", sections
-
-
-def _points(points: Points, message: Container) -> tuple[str, dict[str, Section]]:
-    content: Section = {
-        **_groups([points]),
-        "columns": points.in_features,
-        "bits per value": 8 * message.size / max(1, points.means.size),
-        "classes": _listed(points.rows_per_class()),
-    }
-    return "upload: one client's points of one task", {"content": content}
 
 
 def _groups(messages: Iterable[Points]) -> Section:
@@ -165,14 +152,11 @@ def _groups(messages: Iterable[Points]) -> Section:
     }
 
 
-def _head(head: Head) -> tuple[str, dict[str, Section]]:
-    diagnosis: Section = {k: _safe(v) for k, v in asdict(head.diagnosis).items()}
+def _head(head: Head) -> Section:
     content: Section = {"classes": _listed(dict.fromkeys(head.classes))}
     if head.landmarks is None:
         content["out_features M"] = head.out_features
-        content["novelty"] = (
-            "none" if head.seen is None else f"from {head.seen.shape[1]} directions"
-        )
+        content["novelty"] = f"from {0 if head.seen is None else head.seen.shape[1]} directions"
     else:
         content["landmarks"] = len(head.landmarks)
         content["columns"] = head.out_features
@@ -181,49 +165,25 @@ def _head(head: Head) -> tuple[str, dict[str, Section]]:
         kind = "agreement" if head.diagnosis.accuracy is None else "accuracy"
         if head.diagnosis.agreement is not None:
             content[f"leave-one-out {kind}"] = f"{head.diagnosis.agreement:.2%}"
-        content["novelty"] = "from the nearest landmark"
-        for bound in ("f", "eps_W", "eps_W_paper"):  # nothing is cut, and there is no bound
-            del diagnosis[bound]
     content["calibration"] = "none: no probabilities, no rejection"
     if head.calibration is not None and head.calibration.total > 0:
         content["calibration"] = f"from {head.calibration.total:g} rows"
         content["temperature"] = head.calibration.temperature
-    return "head: a classifier", {"content": content, "diagnosis": diagnosis}
+    return content
 
 
-def _aggregator(agg: Aggregator) -> tuple[str, dict[str, Section]]:
-    summaries = agg.takes is Summary
-    content: Section = {"takes": "summaries" if summaries else "points", "dtype": agg.dtype}
-    if summaries:
-        content["out_features M"] = agg.out_features
+def _aggregator(agg: Aggregator) -> Section:
+    content: Section = {"takes": "points", **_groups(agg.points.values())}
+    if agg.takes is Summary:
+        content = {"takes": "summaries", "out_features M": agg.out_features}
         content["columns held"] = agg.sums.rank
-    else:
-        content |= _groups(agg.points.values())
-    content |= {
+    return content | {
+        "dtype": agg.dtype,
         "uploads": len(agg.absorbed),
         "clients": _listed(dict.fromkeys(sorted({client for client, _ in agg.absorbed}))),
         "tasks": _listed(dict.fromkeys(sorted({task for _, task in agg.absorbed}))),
         "rows": agg.accounts.n_rows,
         "classes": _listed(dict(agg.counts)),
-    }
-    sections = {"content": content}
-    if summaries:
-        sections["accounts"] = _accounts(agg.accounts)
-    return "aggregator: a server's state", sections
-
-
-def _accounts(accounts: Accounts) -> Section:
-    return {
-        "energy": accounts.energy,
-        "cut": f"{accounts.cut:.6g} ({accounts.cut_fraction:.2%} of the energy)",
-        "mean row energy": accounts.mean_row_energy,
-        "eps_G (spectral)": accounts.eps_G,
-        "of which quantisation": accounts.eps_quant,
-        "eps_G (Frobenius)": accounts.eps_G_fro,
-        "eps_B": accounts.eps_B,
-        "eta_loc, eta_merge, L_t": (
-            f"{accounts.eta_loc:.4g}, {accounts.eta_merge:.4g}, {accounts.merges}"
-        ),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import cleandoc
 from typing import NamedTuple
 
 import click
@@ -17,6 +18,8 @@ class Command(NamedTuple):
     """The first sentence of its help."""
     module: str
     """Where it is: the function of the command's name, or ``app``."""
+    examples: tuple[str, ...] = ()
+    """Lines as a user would type them."""
 
     def load(self, name: str) -> click.Command:
         """Import the command."""
@@ -24,7 +27,11 @@ class Command(NamedTuple):
         app = getattr(module, "app", None)
         if app is None:
             app = typer.Typer(add_completion=False)
-            app.command(name)(getattr(module, name))
+            shown = "\n\n".join(("Examples:", *self.examples)) if self.examples else None
+            function = getattr(module, name)
+            paragraphs = cleandoc(function.__doc__ or "").split("\n\n")
+            text = "\n\n".join(part.replace("\n", " ") for part in paragraphs)
+            app.command(name, help=text, epilog=shown)(function)
         command = typer.main.get_command(app)
         command.name = name
         return command

@@ -10,23 +10,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedran.cli.predict import require_features
+from fedran.cli.inputs import require_labelled
+from fedran.cli.messages import READABLE, read_message
 from fedran.cli.tables import print_numbers
 from fedran.core.errors import Refused
-from fedran.core.points import Points
-from fedran.core.solve.head import Head
-from fedran.core.summary import Summary
-from fedran.data.rows import LABEL, read_rows
+from fedran.data.feature_file import read_parts
+from fedran.data.rows import LABEL
 from fedran.leakage import Leakage, Number, Tolerance, measure
 from fedran.leakage.membership import LEAST_FOR_TPR
-from fedran.wire.codec import decode
-from fedran.wire.files import load, refusals_name_file, require_file
-from fedran.wire.validation import FILE_LIMITS
+from fedran.wire.files import require_file
 
 FILES = "saved points, a saved summary or head, or an envelope"
-READABLE = "rows with labels (.npz, .csv or .parquet)"
-ARRAYS = {"features": "labels", "test": "test_labels", "X": "y"}
-"""Names of the arrays of rows and of labels in an .npz file."""
 LIMITS = Tolerance()
 
 
@@ -34,8 +28,9 @@ def leak(
     message: Annotated[Path, typer.Argument(help=f"{FILES[:1].upper()}{FILES[1:]}.")],
     rows: Annotated[Path, typer.Argument(help=f"What it was made of: {READABLE}.")],
     reference: Annotated[
-        Path, typer.Option(help="Other rows of the same classes, which are not in the message.")
-    ],
+        Path | None,
+        typer.Option(help="Other rows of these classes (default: the test rows in ROWS)."),
+    ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="The message has more rows than these.")
     ] = False,
@@ -60,17 +55,22 @@ def leak(
 
     Exit code 1 if a number is above its limit, 0 otherwise.
     """
-    content = _read_message(message)
-    members, others = (
-        read_rows(require_file(path, READABLE), label, arrays=ARRAYS) for path in (rows, reference)
-    )
+    content = read_message(message)
+    members = read_parts(require_file(rows, READABLE), label)
+    if reference is None and "test" not in members:
+        hint = "name other rows of these classes with --reference"
+        raise Refused(str(rows), "training and test rows", "no test rows", hint)
+    apart = members if reference is None else read_parts(require_file(reference, READABLE), label)
+    others = apart["test"] if "test" in apart else apart["train"]
+    own = members["train"] if "train" in members else members["test"]
+    reference = reference or rows
     assert content.fingerprint is not None
     width = content.fingerprint.fields.get("d")
-    for path, read in ((rows, members), (reference, others)):
-        require_features(path, read.X, width if isinstance(width, int) else None)
+    for path, read in ((rows, own), (reference, others)):
+        require_labelled(path, read, width if isinstance(width, int) else None)
     try:
         with Console(stderr=True).status("Attacking the message ..."):
-            found = measure(content, members.X, members.y, others.X, others.y, partial=partial)
+            found = measure(content, own.X, own.y, others.X, others.y, partial=partial)
     except Refused as reason:
         field = {"Z": str(rows), "reference": str(reference)}.get(reason.field, reason.field)
         raise Refused(field, reason.expected, reason.got, reason.hint) from None
@@ -82,23 +82,6 @@ def leak(
         _show(found, limits)
     if found.over(limits):
         raise typer.Exit(1)
-
-
-def _read_message(path: Path) -> Points | Summary | Head:
-    require_file(path, FILES)
-    if path.suffix == ".envelope":
-        from fedran.federation.protocol.messages import open_envelope
-
-        with refusals_name_file(path):
-            found = decode(open_envelope(path.read_bytes(), FILE_LIMITS).upload)
-    else:
-        found = load(path)
-    if not isinstance(found, (Points, Summary, Head)):
-        kind = type(found).__name__.lower()
-        raise Refused(str(path), "points, a summary or a head", f"the kind {kind!r}")
-    if found.fingerprint is None:
-        raise Refused(str(path), "a message that identifies its features", "no fingerprint")
-    return found
 
 
 def _show(found: Leakage, limits: Tolerance) -> None:

@@ -17,23 +17,59 @@ from fedran.core.errors import nearest, printable
 
 OWN = {
     "features": Command(
-        "Compute the features of images once and write them to a file.", "fedran.cli.features"
+        "Compute the features of images or texts once and write them to a file.",
+        "fedran.cli.features",
+        (
+            "fedran features scans/",
+            "fedran features ct/ --range=-160,240 --backbone hf:models/dinov2-small",
+            "fedran features tickets.csv --column text --backbone hf:models/MiniLM",
+        ),
+    ),
+    "condense": Command(
+        "Make points of rows: the message of a site, most accurate for its bytes.",
+        "fedran.cli.messages",
+        (
+            "fedran condense scans-efficientnet_lite0.npz --out site-3.fedran",
+            "fedran condense visits.csv --label diagnosis --min-group 5",
+        ),
+    ),
+    "summarize": Command(
+        "Make a summary of rows: a message that can be added up to a sum.",
+        "fedran.cli.messages",
+        ("fedran summarize scans-efficientnet_lite0.npz --rank 128 --out site-3.fedran",),
+    ),
+    "solve": Command(
+        "Solve for the head of all messages. Nothing is trained.",
+        "fedran.cli.messages",
+        ("fedran solve site-*.fedran --out head.fedran",),
     ),
     "predict": Command(
-        "Predict the labels of rows of features with a saved head.", "fedran.cli.predict"
+        "Predict the labels of images, texts or rows of features with a saved head.",
+        "fedran.cli.predict",
+        (
+            "fedran predict head.fedran new_scans/ --out labels.csv",
+            "fedran predict head.fedran visits.csv --id patient --out labels.csv",
+            "fedran predict head.fedran mails.csv --column text --backbone hf:models/MiniLM",
+        ),
     ),
     "plan": Command(
-        "Find the points for a byte budget, or the costs of a rank.", "fedran.cli.plan"
+        "Find the points for a byte budget, or the costs of a rank.",
+        "fedran.cli.plan",
+        ("fedran plan --budget 300kB --in-features 1280 --rows 2000 --classes 20",),
     ),
     "inspect": Command(
-        "Show the content of a file: sizes, classes, accounts, fingerprint.", "fedran.cli.inspect"
+        "Show the content of a file: sizes, classes, accounts, fingerprint.",
+        "fedran.cli.inspect",
+        ("fedran inspect site-3.fedran",),
     ),
     "leak": Command(
         "Attack a message or a head with rows that it was made of, and show what the attacks find.",
         "fedran.cli.leak",
+        ("fedran leak site-3.fedran scans-efficientnet_lite0.npz --reference others.npz",),
     ),
     "federation": Command(
-        "Create, run and watch a federation of sites on Flower.", "fedran.cli.federation"
+        "Create, run and watch a federation of sites on Flower.",
+        "fedran.cli.federation",
     ),
 }
 """Every command with the first sentence of its help, in the order of the help page."""
@@ -72,7 +108,6 @@ app = typer.Typer(
     help="Federated continual classification without training.",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

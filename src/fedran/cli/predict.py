@@ -1,43 +1,82 @@
-"""``fedran predict HEAD ROWS``: labels for rows of features, on this machine."""
+"""``fedran predict HEAD ROWS``: labels for images, texts or rows of features, on this machine."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
-from copy import copy
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
 import fedran
+from fedran.cli.inputs import (
+    DEVICE,
+    OVERWRITE,
+    feature_store,
+    in_order,
+    load_items,
+    progress,
+    read_scaler,
+    require_features,
+    require_new,
+    say,
+    value_range,
+)
 from fedran.core.errors import Refused, printable
 from fedran.core.features import feature_map
-from fedran.core.fingerprint import Fingerprint, columns_hash, require_columns, require_scaler
-from fedran.core.labels import label_array
-from fedran.data.arrays import open_arrays
-from fedran.data.rows import LABEL, Table, column_order, is_table, read_table
+from fedran.core.fingerprint import (
+    Fingerprint,
+    columns_hash,
+    require_columns,
+    require_same,
+    require_scaler,
+)
+from fedran.core.labels import encode_labels, label_array
+from fedran.data.feature_file import SOURCE, read_parts
+from fedran.data.rows import (
+    LABEL,
+    Rows,
+    as_labels,
+    column_order,
+    is_table,
+    none_if_missing,
+    read_table,
+)
+from fedran.data.texts import LINES, Texts
 from fedran.wire.files import refusals_name_file, require_file, write_atomically
 
-ARRAYS = ("features", "test", "X")
-"""Names of the array to read from an .npz file, the first that exists."""
-READABLE = "features (.npy, .npz, .csv or .parquet)"
+READABLE = "a folder of images, features (.npy, .npz, .csv or .parquet) or texts"
 FAR = 6
 """Standard deviations. Of the rows of the scaler, at most one in 36 is farther from the mean."""
+WRONG = 0.01
+"""Share of all rows that may get a wrong label unless they count as "don't know". Of CLINC150, this
+flags 7 % of new sentences, and 82 % of those of no known class (docs/how-to/embeddings.md)."""
 
 
 def predict(
-    head: Annotated[Path, typer.Argument(help="A saved head, for example from a server.")],
+    head: Annotated[Path, typer.Argument(help="A saved head, of `fedran solve` or from a server.")],
     rows: Annotated[
         Path,
-        typer.Argument(help=f"{READABLE}; an .npz with {', '.join(ARRAYS[:-1])} or {ARRAYS[-1]}."),
+        typer.Argument(help="A folder of images, features (.npz, .npy), a table, or a .txt file."),
     ],
     out: Annotated[
         Path | None, typer.Option(help="File for the result, CSV if it ends so (default: print).")
     ] = None,
+    overwrite: Annotated[bool, OVERWRITE] = False,
+    backbone: Annotated[
+        str | None, typer.Option(help="Of the head, for images and texts: see fedran features.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The column of texts in a table, with --backbone.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take features of another backbone than the head's.")
+    ] = False,
     scores: Annotated[bool, typer.Option(help="Add the score of every class (CSV).")] = False,
     top: Annotated[
         int | None, typer.Option(min=1, help="The best labels and their scores (CSV).")
@@ -64,20 +103,22 @@ def predict(
     ] = None,
     scaler: Annotated[
         Path | None,
-        typer.Option(help="The text of FederatedScaler.to_json, for a head of scaled rows."),
+        typer.Option(help="The scaler as JSON, for a head of scaled rows."),
     ] = None,
     offer: Annotated[
         Path | None,
         typer.Option(help="The federation's offer, which lists the columns in the head's order."),
     ] = None,
+    device: Annotated[str | None, DEVICE] = None,
 ) -> None:
-    """Predict the labels of rows of features with a saved head.
+    """Predict the labels of images, texts or rows of features with a saved head.
 
-    Prints one label per line, or CSV with a header with --scores, --top, --id or an --out that ends
-    in .csv. If scaler or offer name the columns, a table may have them in any order.
+    Prints one label per line, or CSV with --scores, --top, --id or an --out that ends in .csv:
+    label and probability, and "yes" under dont_know for rows on which the head should not decide,
+    because with them more than 1 % of all labels (or --reject) would be wrong.
     """
     if out is not None:
-        _require_new(out, (head, rows, scaler, offer))
+        out = require_new(out, overwrite, head, rows, scaler, offer)
     found = fedran.load(require_file(head, "a saved head"), fedran.Head)
     if found.fingerprint is None:
         raise Refused(str(head), "a head that identifies its features", "no fingerprint")
@@ -86,68 +127,140 @@ def predict(
     try:
         require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
     except Refused as reason:
-        hint = "name the file of the scaler's to_json with --scaler"
+        hint = "name its JSON file with --scaler"
         raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, hint) from None
-    table = read_features(rows, id_column, label)
-    Z, columns = ordered_features(rows, table, found.fingerprint, scale, offer)
+    if rows.is_dir() or rows.suffix.lower() == LINES or backbone is not None:
+        given = _extracted(rows, found.fingerprint, backbone, device, column, label)
+    else:
+        given = read_features(rows, id_column, label)
+    require_source(given, found.fingerprint, rows, force)
+    Z, columns = ordered_features(rows, given, found.fingerprint, scale, offer)
     require_features(rows, Z, phi.in_features)
     if scale is not None:
         Z = in_order(scale, columns).standardize(Z)
         if far := int(np.sum(np.median(np.abs(Z), axis=0) > FAR)):
-            typer.echo(
-                f"fedran: {printable(str(rows))}: in {far} of {Z.shape[1]} columns, half of the "
-                f"values or more are over {FAR} standard deviations from the scaler's mean; check "
-                "their units, and that they were not scaled before",
-                err=True,
+            say(
+                f"fedran: {rows}: in {far} of {Z.shape[1]} columns, half of the values or more are "
+                f"over {FAR} standard deviations from the scaler's mean; check their units, and "
+                "that they were not scaled before"
             )
     with refusals_name_file(rows):
         mapped = phi.blocks(Z)
-    labels: list[Any] = []
-    every: list[NDArray[Any]] = []
+    share = reject if reject is not None else _decidable(found)
+    table = _Table(found, share, scores or bool(top))
     for _, H in mapped:
-        labels += found.predict(H, reject).tolist()
-        every.append(found.scores(H) if scores or top else np.empty((len(H), 0)))
-    ids = None if id_column is None else [str(value) for value in table.others[id_column]]
-    if scores or top or ids is not None or (out is not None and out.suffix == ".csv"):
-        text = as_csv(found, labels, np.concatenate(every), ids, scores, top)
+        table.add(H, reject)
+    if scores or top or id_column is not None or (out is not None and out.suffix == ".csv"):
+        text = table.as_csv(given.names, "file" if id_column is None else "id", scores, top)
     else:
-        text = "".join(f"{_shown(label)}\n" for label in labels)
+        text = "".join(f"{_shown(label)}\n" for label in table.labels)
     if out is None:
         typer.echo(text, nl=False)
         return
     write_atomically(out, text.encode())
-    unknown = sum(label is None for label in labels)
-    note = f", {unknown} of them unknown" if reject is not None else ""
-    typer.echo(f"{len(labels)} labels in {out}{note}")
+    note = ""
+    if share is not None:
+        note = f', "don\'t know" for {sum(table.unknown)} of them, to get about {share:.1%} wrong'
+    typer.echo(f"{len(table.labels)} labels in {out}{note}")
+    classes, codes = encode_labels(given.y, len(given.y))
+    if known := int(np.sum(codes >= 0)):
+        right = sum(
+            classes[c] == label for c, label in zip(codes, table.best, strict=True) if c >= 0
+        )
+        typer.echo(f"{right / known:.1%} of the {known} known labels are predicted")
 
 
-def _require_new(out: Path, inputs: tuple[Path | None, ...]) -> None:
-    """Refuse to write over an input."""
-    if out.exists() and any(path is not None and path.samefile(out) for path in inputs):
-        raise ValueError(f"--out: {out} is one of the files to read; name another file")
+def _decidable(head: fedran.Head) -> float | None:
+    """``WRONG``, or the least share that the head can say something about, if any."""
+    found = head.calibration
+    if found is None or not found.total:
+        return None
+    share = max(WRONG, 1 / (found.total + 1))
+    try:
+        return share if np.isfinite(found.threshold(share, len(head.classes))) else None
+    except ValueError:  # too few of its classes were compared
+        return None
 
 
-def require_features(path: Path, Z: NDArray[Any], width: int | None) -> None:
-    """Refuse what is not a matrix of numbers with ``width`` columns and at least one row."""
-    if Z.dtype.kind not in "fiub":
-        raise Refused(str(path), "numbers", f"the dtype {Z.dtype}")
-    if Z.ndim != 2 or width not in (None, Z.shape[1]):
-        expected = "a matrix of features" if width is None else f"rows of {width} features"
-        raise Refused(str(path), expected, f"shape {Z.shape}")
-    if not len(Z):
-        raise Refused(str(path), "at least one row", "none")
+def require_source(rows: Rows, head: Fingerprint, path: Path, force: bool) -> None:
+    """Refuse features of another backbone than the head's, where both say which it is."""
+    mine, theirs = (
+        {name: str(fields[name]) for name in SOURCE if name in fields}
+        for fields in (rows.source, head.fields)
+    )
+    if force or not mine or not theirs:
+        return
+    try:
+        require_same(Fingerprint(mine), Fingerprint(theirs), "features and head")
+    except Refused as reason:
+        hint = "compute the features with the head's backbone; --force predicts nevertheless"
+        raise Refused(str(path), reason.expected, reason.got, hint) from None
+
+
+def _extracted(
+    path: Path,
+    head: Fingerprint,
+    backbone: str | None,
+    device: str | None,
+    column: str | None,
+    label: str | None,
+) -> Rows:
+    """The features of images or texts, computed by the head's backbone."""
+    from fedran.backbones.catalogue import load_backbone
+    from fedran.backbones.efficientnet_lite import NAME as EFFICIENTNET
+    from fedran.backbones.store import compute, source_of
+
+    named, stated = str(head.fields.get("backbone", "")), head.fields.get("range")
+    if not named:
+        raise Refused(str(path), "rows of features, because the head names no backbone", "others")
+    if backbone is None and named != EFFICIENTNET:
+        hint = "name its file or folder with --backbone, as for `fedran features`"
+        raise Refused(str(path), f"the backbone of the head, {printable(named, 80)}", "none", hint)
+    items = load_items(str(path), column, label, value_range(str(stated) if stated else None))
+    takes: Literal["pixels", "text"] = "text" if isinstance(items.train, Texts) else "pixels"
+    network = load_backbone(backbone or named, device, takes=takes)
+    rows = Rows(np.empty((0, network.out_features)), [], source=source_of(items, network))
+    require_source(rows, head, path, force=False)  # before hours of computing
+    with progress("texts" if takes == "text" else "images") as (report, notice):
+        Z, _ = compute(items, network, feature_store(), None, report, notice)
+    y = none_if_missing([*items.y_train.tolist(), *items.y_test.tolist()])
+    names = [*getattr(items.train, "names", ()), *getattr(items.test, "names", ())]
+    return replace(rows, X=Z, y=y, names=tuple(names))
+
+
+def read_features(path: Path, ids: str | None = None, label: str | None = None) -> Rows:
+    """Features (n, d), with names if the file is a table, whose column ``ids`` names the rows.
+
+    The column ``label`` of a table is left out; None: the column ``LABEL``, if there is one.
+    """
+    require_file(path, READABLE)
+    if is_table(path):
+        apart = [name for name in (ids, label) if name is not None]
+        table = read_table(path, apart, optional=LABEL if label is None else None)
+        y = table.others.get(label or LABEL, [None] * len(table.X))
+        y = as_labels(y) if path.suffix.lower() == ".csv" and None not in y else none_if_missing(y)
+        names = tuple(str(value) for value in table.others[ids]) if ids is not None else ()
+        return Rows(table.X, y, table.columns, names=names)
+    for option, name in (("--id", ids), ("--label", label)):
+        if name is not None:
+            raise ValueError(f"{option} names a column of a table, got the file {path.name}")
+    parts = read_parts(path)
+    if len(parts) > 1:
+        say(f"{path}: the test rows are predicted; the training rows are not")
+    return parts["test"] if "test" in parts else parts["train"]
 
 
 def ordered_features(
     path: Path,
-    table: Table,
+    table: Rows,
     head: Fingerprint,
     scaler: fedran.FederatedScaler | None,
     offer: Path | None,
 ) -> tuple[NDArray[Any], Sequence[str]]:
     """The features with their columns in the order of the head, where both have names; the names.
 
-    The offer says what the order of the head is, else the scaler.
+    The offer says what the order of the head is, else the scaler. Messages of `fedran condense`
+    have their columns in the order of their names.
     """
     whose = "the scaler"
     columns = tuple(getattr(scaler, "feature_names_in_", ()))
@@ -159,78 +272,62 @@ def ordered_features(
             raise Refused(str(offer), "the columns of the head", "others, or no names")
         if listed:
             columns, whose = listed, "the federation"
+    by_name = tuple(sorted(table.columns))
+    if not columns and head.fields.get("columns") == columns_hash(by_name):
+        columns = by_name
     order = column_order(table.columns, columns, path.name, whose)
     hint = "order them as in training; for a federation's head name its offer.json with --offer"
     require_columns(head, columns or table.columns, path.name, hint)
     return table.X if order is None else table.X[:, order], columns
 
 
-def in_order(scaler: fedran.FederatedScaler, columns: Sequence[str]) -> fedran.FederatedScaler:
-    """The scaler for these columns, which a federation may list in another order."""
-    names = getattr(scaler, "feature_names_in_", ())
-    order = column_order(list(names), columns, "the scaler", "the federation")
-    if order is not None:
-        scaler = copy(scaler)
-        scaler.mean_, scaler.scale_ = scaler.mean_[order], scaler.scale_[order]
-    return scaler
-
-
-def read_scaler(path: Path) -> fedran.FederatedScaler:
-    """The scaler whose ``to_json`` is the text of a file."""
-    try:
-        text = require_file(path, "the text of FederatedScaler.to_json").read_text("utf-8")
-    except UnicodeDecodeError as reason:
-        raise Refused(str(path), "the text of FederatedScaler.to_json", str(reason)) from None
-    return fedran.FederatedScaler.from_json(text)
-
-
 def _shown(label: object) -> str:
     return "" if label is None else printable(str(label))
 
 
-def as_csv(
-    head: fedran.Head,
-    labels: list[Any],
-    scores: NDArray[Any],
-    ids: list[str] | None,
-    all_scores: bool,
-    top: int | None,
-) -> str:
-    """A header and one line per row: id (or row number), label, then the best or all scores."""
-    names = [_shown(c) for c in label_array(head.classes).tolist()]
-    best = np.argsort(-scores, axis=1, kind="stable")[:, : min(top or 0, len(names))]
-    header = ["row" if ids is None else "id", "label"]
-    header += [f"{what}_{k + 1}" for k in range(best.shape[1]) for what in ("top", "top_score")]
-    header += [f"score_{name}" for name in names] if all_scores else []
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    for i, label in enumerate(labels):
-        line: list[Any] = [i if ids is None else printable(ids[i]), _shown(label)]
-        for j in best[i]:
-            line += [names[j], f"{scores[i, j]:.6g}"]
-        line += [f"{s:.6g}" for s in scores[i]] if all_scores else []
-        writer.writerow(line)
-    return text.getvalue()
+class _Table:
+    """What a head says about rows."""
 
+    def __init__(self, head: fedran.Head, share: float | None, all_scores: bool) -> None:
+        self.head, self.share, self.all_scores = head, share, all_scores
+        self.best: list[Any] = []
+        self.labels: list[Any] = []
+        """The best label, or None where it is left empty."""
+        self.probabilities: list[float] = []
+        self.unknown: list[bool] = []
+        self.scores: list[NDArray[Any]] = []
 
-def read_features(path: Path, ids: str | None = None, label: str | None = None) -> Table:
-    """Features (n, d), with names if the file is a table, and its column ``ids``.
+    def add(self, H: NDArray[Any], reject: float | None) -> None:
+        """Some more rows."""
+        best = self.head.predict(H)
+        self.best += best.tolist()
+        self.labels += best.tolist() if reject is None else self.head.predict(H, reject).tolist()
+        if self.head.calibration is not None and self.head.calibration.total:
+            self.probabilities += self.head.predict_proba(H).max(axis=1).tolist()
+        if self.share is not None:
+            self.unknown += self.head.abstain(H, self.share).tolist()
+        if self.all_scores:
+            self.scores.append(self.head.scores(H))
 
-    The column ``label`` of a table is left out; None: the column ``LABEL``, if there is one.
-    """
-    require_file(path, READABLE)
-    if is_table(path):
-        apart = [name for name in (ids, label) if name is not None]
-        return read_table(path, apart, optional=LABEL if label is None else None)
-    for option, name in (("--id", ids), ("--label", label)):
-        if name is not None:
-            raise ValueError(f"{option} names a column of a table, got the file {path.name}")
-    with open_arrays(path, READABLE) as found:
-        if isinstance(found, np.ndarray):
-            return Table(found, (), {})
-        for name in ARRAYS:
-            if name in found.files:
-                return Table(found[name], (), {})
-        held = ", ".join(found.files) or "none"
-    raise Refused(str(path), f"an array {' or '.join(ARRAYS)}", held)
+    def as_csv(self, names: Sequence[str], named: str, all_scores: bool, top: int | None) -> str:
+        """A header and one line per row: its name or number, and what the head says."""
+        classes = [_shown(c) for c in label_array(self.head.classes).tolist()]
+        scores = np.concatenate(self.scores) if self.scores else np.empty((len(self.labels), 0))
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : min(top or 0, len(classes))]
+        header = [named if names else "row", "label"]
+        header += ["probability"] if self.probabilities else []
+        header += ["dont_know"] if self.unknown else []
+        header += [f"{what}_{k + 1}" for k in range(best.shape[1]) for what in ("top", "top_score")]
+        header += [f"score_{name}" for name in classes] if all_scores else []
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(header)
+        for i, label in enumerate(self.labels):
+            line: list[Any] = [printable(names[i]) if names else i, _shown(label)]
+            line += [f"{self.probabilities[i]:.4f}"] if self.probabilities else []
+            line += ["yes" * self.unknown[i]] if self.unknown else []
+            for j in best[i]:
+                line += [classes[j], f"{scores[i, j]:.6g}"]
+            line += [f"{s:.6g}" for s in scores[i]] if all_scores else []
+            writer.writerow(line)
+        return text.getvalue()

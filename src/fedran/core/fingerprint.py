@@ -98,7 +98,7 @@ def require_scaler(head: Fingerprint | None, scaler: str | None) -> None:
     if needed == scaler:
         return
     if scaler is None:
-        raise Refused("head", "the FederatedScaler that its rows were scaled with", "none")
+        raise Refused("head", "the scaler that its rows were scaled with", "none")
     if needed is None:
         raise Refused("head", "no scaler, because it was fitted without one", "a scaler")
     raise Refused("scaler", f"that of the head, {str(needed)[:12]}", scaler[:12])

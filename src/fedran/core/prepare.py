@@ -102,7 +102,7 @@ class PreparedRows:
                     "Z",
                     "finite values",
                     f"{what} in row {row}, column {column}",
-                    hint="remove or repair such rows",
+                    hint="impute missing values, or leave such rows out",
                 )
         if self.kind == "hellinger":
             hint = "use kind='cosine' for features of any sign"

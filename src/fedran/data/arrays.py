@@ -41,8 +41,7 @@ def open_arrays(path: Path, expected: str) -> Iterator[Any]:
             got = f"an array of Python objects ({', '.join(objects)})"
             hint = 'save features as numbers, and labels as text ("": missing) or as integers'
             raise Refused(path.name, expected, got, hint) from None
-        got = f"a damaged or other file ({type(reason).__name__})"
-        raise Refused(path.name, expected, got) from None
+        raise Refused(path.name, expected, "a damaged or other file") from None
 
 
 def object_arrays(path: Path) -> list[str]:

@@ -22,7 +22,7 @@ from fedran.data.feature_file import (
     require,
 )
 from fedran.data.image_files import PackedImages, cifar100_binary, image_folder
-from fedran.data.images import ArrayImages, ImageSet
+from fedran.data.images import ArrayImages, ImageSet, Range
 from fedran.data.rows import LABEL, is_table
 
 VARIABLE = "FEDRAN_DATA"
@@ -81,12 +81,12 @@ def load_dataset(name: str, label: str = LABEL) -> Dataset:
     )
 
 
-def load_images(name_or_path: str | Path) -> ImageSet:
+def load_images(name_or_path: str | Path, values: Range | None = None) -> ImageSet:
     """The images of a known dataset (``"cifar100"``, ``"vtab50"``) or of a folder.
 
-    A known dataset is looked up below the folder that FEDRAN_DATA names. A folder may hold
-    ``train/<class>/`` and ``test/<class>/``, packed ``train*.npz`` and ``test.npz``, or the
-    binary version of CIFAR-100.
+    A known dataset is looked up below the folder that FEDRAN_DATA names. A folder may hold image
+    files in any layout (see ``image_folder``, which takes ``values``), packed ``train*.npz`` and
+    ``test.npz``, or the binary version of CIFAR-100.
     """
     name = str(name_or_path)
     if name in IMAGE_SETS:
@@ -94,10 +94,10 @@ def load_images(name_or_path: str | Path) -> ImageSet:
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         for folder in (path, *(path / below for below in CIFAR_FOLDERS)):
-            found = _images_in(folder)
+            found = _images_in(folder, values)
             if found is not None:
                 return found
-        return image_folder(path)  # raises an error that says what is missing
+        return image_folder(path, values)
     if path.is_file():
         raise ValueError(f"{path}: expected the folder that holds the images, got a file")
     raise FileNotFoundError(
@@ -254,10 +254,10 @@ def _with_images(dataset: Dataset, images: str) -> Dataset:
     return replace(dataset, images=found.train, test_images=test)
 
 
-def _images_in(folder: Path) -> ImageSet | None:
+def _images_in(folder: Path, values: Range | None = None) -> ImageSet | None:
     """The images in a folder with one of the known layouts."""
     if (folder / "train").is_dir():
-        return image_folder(folder)
+        return image_folder(folder, values)
     if (folder / "train.bin").is_file() and (folder / "test.bin").is_file():
         return cifar100_binary(folder)
     packed = [p for p in folder.glob("train*.npz") if re.fullmatch(r"train(_\d+)?", p.stem)]

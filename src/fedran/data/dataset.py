@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedran.core.errors import Refused
 from fedran.core.prepare import Kind as FeatureKind
 from fedran.core.prepare import kind_for, require_nonnegative
 from fedran.data.images import Images, ImageSet, stack_images
@@ -98,6 +99,9 @@ class Dataset:
 
 def image_dataset(images: ImageSet) -> Dataset:
     """A dataset whose rows are the images themselves."""
+    if not len(images.test) or "" in np.union1d(images.y_train, images.y_test).tolist():
+        expected = "images in train/<class>/ and test/<class>/"
+        raise Refused(images.name, expected, "images without a label, or none to test on")
     return Dataset(
         images.name,
         "images",

@@ -16,10 +16,12 @@ from fedran.core.prepare import kind_for
 from fedran.core.sums.scale import unequal_scales
 from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset
-from fedran.data.rows import LABEL, is_table, none_if_missing, read_rows
+from fedran.data.rows import IMPUTE, LABEL, Rows, is_table, none_if_missing, read_labelled_table
 
 ARCHIVE = "an .npz file of plain arrays"
 EXPECTED = "arrays X and y, features and labels, or train, train_labels, test and test_labels"
+SOURCE = ("backbone", "weights", "preprocessing", "range")
+"""Texts that say how features were made: two rows mean the same only if all are equal."""
 TEST_SHARE, TEST_SEED = 0.3, 0
 """The share of each class that becomes test rows where a file or dataset has none of its own."""
 _USUAL_NAMES = {
@@ -58,41 +60,23 @@ def read_feature_file(
     declares features that are never negative). ``nonnegative`` declares this for a file without
     such an array. A file that contradicts the declaration is refused.
     """
-    path, columns = Path(path), tuple[str, ...]()
-    if is_table(path):
-        rows = read_rows(path, label)
-        columns = rows.columns
-        arrays = {"X": rows.X, "y": np.array(rows.y, dtype=object)}
-    else:
-        arrays = load_arrays(path)
-    given = {name: name for name in arrays if name not in _USUAL_NAMES}
-    for theirs, ours in _USUAL_NAMES.items():
-        if theirs in arrays:
-            given.setdefault(ours, theirs)
-    if given.keys() & {"train", "train_codes"}:
-        given = {name: theirs for name, theirs in given.items() if name not in ("X", "y")}
-    elif "X" not in given:
-        raise Refused(f"{path}", EXPECTED, ", ".join(sorted(arrays)) or "no array")
-    arrays = {name: arrays[theirs] for name, theirs in given.items()}
-    for name in ("X", "train", "test"):
-        if name in arrays:
-            field = f"{path}" if is_table(path) else f"{path}: {given[name]}"
-            arrays[name] = _numbers(arrays[name], field)
+    path = Path(path)
+    arrays, columns = _read(path, label)
     arrays, note = _without_unlabelled(arrays, path)
     if "X" in arrays and "train" not in arrays:
         arrays |= _split(arrays, path)
-    train, test = (_features(arrays, part, path) for part in ("train", "test"))
+    train, test = (
+        _features(arrays, part, path).astype(np.float32, copy=False) for part in ("train", "test")
+    )
     y_train, y_test = (require(arrays, f"{part}_labels", path) for part in ("train", "test"))
     seconds = arrays.get("seconds_per_row", np.array(np.nan))
     if seconds.shape != () or seconds.dtype.kind != "f" or seconds < 0:
         raise Refused(f"{path}: seconds_per_row", "one number, at least 0", seconds)
-    stored = arrays.get("nonnegative")
+    stored = _declared(arrays, path)
     if stored is not None:
-        if stored.shape != () or stored.dtype.kind != "b":
-            raise Refused(f"{path}: nonnegative", "true or false", stored)
-        if nonnegative not in (None, bool(stored)):
+        if nonnegative not in (None, stored):
             raise Refused(f"{path}: nonnegative", f"{nonnegative}, as for this dataset", stored)
-        nonnegative = bool(stored)
+        nonnegative = stored
     if text := unequal_scales(train, columns, kind_for(nonnegative)):
         scales = f"{path.name}: {text}; scale them, for example with StandardScaler"
         note = "; ".join(filter(None, (note, scales)))
@@ -104,12 +88,72 @@ def read_feature_file(
         test,
         y_test,
         groups=arrays.get("train_groups"),
-        source={k: str(arrays[k]) for k in ("backbone", "weights", "preprocessing") if k in arrays},
+        source=_source(arrays),
         seconds_per_row=None if np.isnan(seconds) else float(seconds),
         nonnegative=nonnegative,
         note=note,
         columns=columns,
     )
+
+
+def read_parts(path: Path, label: str = LABEL) -> dict[str, Rows]:
+    """The rows of a file with the labels that they have: ``train``, and ``test`` if it has them.
+
+    A file without such a division has only ``train``. It may be any that ``read_feature_file``
+    takes, or one without labels, such as an .npy file.
+    """
+    arrays, columns = _read(path, label)
+    found = {}
+    for part, labels in (("train", "train_labels"), ("X", "y"), ("test", "test_labels")):
+        if part not in arrays and f"{part}_codes" not in arrays:
+            continue
+        X = _features(arrays, part, path)
+        y = none_if_missing(arrays[labels].tolist()) if labels in arrays else [None] * len(X)
+        names = arrays.get("names" if part == "X" else f"{part}_names")
+        found["train" if part == "X" else part] = Rows(
+            X,
+            y,
+            columns,
+            source=_source(arrays),
+            nonnegative=_declared(arrays, path),
+            names=() if names is None else tuple(str(name) for name in names.tolist()),
+        )
+    return found
+
+
+def _read(path: Path, label: str) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """The arrays of a file under our names, its rows as finite numbers; the names of columns."""
+    if is_table(path):
+        rows = read_labelled_table(path, label)
+        y = np.array(rows.y, dtype=object)
+        return {"X": _numbers(rows.X, f"{path}"), "y": y}, rows.columns
+    arrays = load_arrays(path)
+    given = {name: name for name in arrays if name not in _USUAL_NAMES}
+    for theirs, ours in _USUAL_NAMES.items():
+        if theirs in arrays:
+            given.setdefault(ours, theirs)
+    if given.keys() & {"train", "train_codes"}:
+        given = {name: theirs for name, theirs in given.items() if name not in ("X", "y")}
+    if not given.keys() & {"X", "train", "train_codes", "test", "test_codes"}:
+        raise Refused(f"{path}", EXPECTED, ", ".join(sorted(arrays)) or "no array")
+    arrays = {name: arrays[theirs] for name, theirs in given.items()}
+    for name in {"X", "train", "test"} & arrays.keys():
+        arrays[name] = _numbers(arrays[name], f"{path}: {given[name]}")
+    return arrays, ()
+
+
+def _source(arrays: dict[str, NDArray[Any]]) -> dict[str, str]:
+    return {name: str(arrays[name]) for name in SOURCE if name in arrays}
+
+
+def _declared(arrays: dict[str, NDArray[Any]], path: Path) -> bool | None:
+    """Whether the file declares features that are never negative."""
+    stored = arrays.get("nonnegative")
+    if stored is None:
+        return None
+    if stored.shape != () or stored.dtype.kind != "b":
+        raise Refused(f"{path}: nonnegative", "true or false", stored)
+    return bool(stored)
 
 
 def _without_unlabelled(
@@ -174,7 +218,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise FileNotFoundError(f"{path} does not exist; expected an .npz file of features")
     with open_arrays(path, ARCHIVE) as file:
         if isinstance(file, np.ndarray):
-            raise Refused(f"{path}", ARCHIVE, "a single array")
+            return {"X": file}
         return {name: file[name] for name in file.files}
 
 
@@ -186,7 +230,7 @@ def require(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[A
     return arrays[name]
 
 
-def _features(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> NDArray[np.float32]:
+def _features(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> NDArray[Any]:
     """The rows of ``train`` or ``test``, decoded where they are stored as 8-bit codes."""
     if part in arrays:
         return arrays[part]
@@ -199,10 +243,10 @@ def _features(arrays: dict[str, NDArray[Any]], part: str, path: Path) -> NDArray
     return _numbers(np.square(values, out=values), f"{path}: {part}_codes")
 
 
-def _numbers(array: NDArray[Any], field: str) -> NDArray[np.float32]:
-    """Finite rows of features in float32. A refusal names the field and the first bad row."""
+def _numbers(array: NDArray[Any], field: str) -> NDArray[Any]:
+    """Finite rows of features, float32 or float64. A refusal names the first bad row."""
     if array.dtype.kind not in "fiub":
-        raise Refused(field, "numbers", array.dtype)
+        raise Refused(field, "numbers", f"the dtype {array.dtype}")
     if array.ndim != 2:
         raise Refused(field, "an array (rows, features)", f"shape {array.shape}")
     with np.errstate(over="ignore"):  # too large for float32: refused as infinity
@@ -210,5 +254,5 @@ def _numbers(array: NDArray[Any], field: str) -> NDArray[np.float32]:
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
         got = f"NaN or infinity in row {np.argmin(finite)}, counted from 0"
-        raise Refused(field, "finite values", got, "remove or repair such rows")
-    return values
+        raise Refused(field, "finite values", got, IMPUTE)
+    return array if array.dtype == np.float64 else values

@@ -1,9 +1,10 @@
-"""Image files on disk: one folder per class, images packed into .npz files, CIFAR-100."""
+"""Image files on disk: folders of any layout, images packed into .npz files, CIFAR-100."""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -13,19 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, shortened
 from fedran.data.arrays import open_arrays
-from fedran.data.images import ImageSet, decode_image
+from fedran.data.images import ImageSet, Range, decode_image, is_dicom
+from fedran.data.rows import UNLABELLED
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+SUFFIXES = (
+    *(".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
+)
 PACKED = "an .npz file of packed images"
 
 
 class FolderImages:
     """A list of image files, which are read when they are asked for."""
 
-    def __init__(self, paths: list[Path]) -> None:
-        self.paths = paths
+    def __init__(self, folder: Path, paths: list[Path], values: Range | None = None) -> None:
+        self.paths, self.values = paths, values
+        self.names = [path.relative_to(folder).as_posix() for path in paths]
+        """The files as the folder names them."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -36,71 +42,68 @@ class FolderImages:
 
     def pixels(self, i: int) -> NDArray[np.uint8]:
         """File i as (height, width, 3)."""
-        return decode_image(self.encoded(i), str(self.paths[i]))
+        return decode_image(self.encoded(i), str(self.paths[i]), self.values)
 
 
-def image_folder(folder: str | Path) -> ImageSet:
-    """Images below ``train/<class>/`` and ``test/<class>/`` (or ``val/<class>/``).
+def image_folder(folder: str | Path, values: Range | None = None) -> ImageSet:
+    """The images below a folder, in sorted order.
 
-    The names of the class folders are the labels. Files are taken in sorted order, also from
-    folders inside a class folder. Hidden files and files with other suffixes are ignored.
+    The label of an image is the name of the folder inside ``folder`` that it is in; images that lie
+    directly in ``folder`` have none. Folders ``train`` and ``test`` (or ``val``) hold such folders
+    each, of any classes. Hidden files are ignored, and files that are no images are counted in
+    ``skipped``. ``values`` are the black and the white of images with more than 8 bits.
     """
     folder = Path(folder)
-    test = next((folder / name for name in ("test", "val") if (folder / name).is_dir()), None)
-    if not (folder / "train").is_dir() or test is None:
-        raise Refused(
-            str(folder),
-            "folders train/<class>/ and test/<class>/ (or val/<class>/)",
-            f"{sorted(p.name for p in folder.iterdir())[:10]}",
-            hint="move the class folders into train, and some images of every class into test",
-        )
-    train_images, y_train = _labelled_files(folder / "train")
-    test_images, y_test = _labelled_files(test)
-    unknown = sorted(set(y_test.tolist()) - set(y_train.tolist()))
-    if unknown:
-        raise Refused(str(test), "classes that train has too", f"{unknown[:5]}")
-    return ImageSet(folder.resolve().name, train_images, y_train, test_images, y_test)
+    inside = [p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    test = next((name for name in ("test", "val") if {"train", name} <= {*inside}), None)
+    skipped: Counter[str] = Counter()
+    if test is not None:
+        skipped.update(Counter(_kind(p) for p in folder.iterdir() if p.is_file()))
+        skipped.update(f"folder {name}" for name in inside if name not in ("train", "test", "val"))
+    first = folder / "train" if test is not None or inside == ["train"] else folder
+    train, y_train = _labelled_files(first, values, skipped)
+    held_out, y_test = FolderImages(folder, []), y_train[:0]
+    if test is not None:
+        held_out, y_test = _labelled_files(folder / test, values, skipped)
+    skipped.pop("", None)  # hidden files
+    if not len(train) + len(held_out):
+        found = shortened([f"{n} x {kind}" for kind, n in (+skipped).items()], 8) or "none"
+        raise Refused(str(folder), f"images ({' '.join(SUFFIXES)})", found)
+    name = folder.resolve().name
+    return ImageSet(name, train, y_train, held_out, y_test, values, dict(+skipped))
 
 
-def _labelled_files(part: Path) -> tuple[FolderImages, NDArray[np.str_]]:
-    classes = sorted(p for p in part.iterdir() if not p.name.startswith(".") and p.is_dir())
-    if not classes:
-        raise Refused(str(part), "one folder per class", "none", hint="sort the images by class")
-    paths: list[Path] = []
-    labels: list[str] = []
-    for folder in classes:
-        found = _image_paths(folder)
-        if not found:
-            raise Refused(
-                str(folder),
-                f"images ({' '.join(SUFFIXES)})",
-                "none",
-                hint="remove the folder or put images into it",
-            )
-        paths += found
-        labels += [folder.name] * len(found)
-    return FolderImages(paths), np.array(labels)
-
-
-def _image_paths(folder: Path) -> list[Path]:
-    """Image files in a folder and the folders inside it.
-
-    A link to a folder is refused. Following it might never end, and skipping it would leave images
-    out without a message.
-    """
-    found = []
-    for parent, folders, names in os.walk(folder):
-        for name in folders:
-            if (Path(parent) / name).is_symlink():
-                raise Refused(f"{parent}/{name}", "a folder", "a link to one", hint="copy it here")
+def _labelled_files(
+    part: Path, values: Range | None, skipped: Counter[str]
+) -> tuple[FolderImages, NDArray[np.str_]]:
+    """The images below a folder with their labels. Links to folders are not followed."""
+    paths = []
+    for parent, folders, names in os.walk(part):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        visible = [name for name in names if not name.startswith(".")]
-        found += [Path(parent) / name for name in visible if name.lower().endswith(SUFFIXES)]
-    for path in found:
-        if not path.is_file():
-            got = "a link to a missing file" if path.is_symlink() else "a pipe or a device"
-            raise Refused(str(path), "an image file", got, hint="remove it")
-    return sorted(found)
+        skipped["link to a folder"] += sum((Path(parent) / name).is_symlink() for name in folders)
+        for path in (Path(parent) / name for name in names):
+            kind = _kind(path)
+            if kind in SUFFIXES:
+                paths.append(path)
+            else:
+                skipped[kind] += 1
+    paths.sort()
+    inside = [path.relative_to(part).parts[:-1] for path in paths]
+    labels = [parts[0] if parts else UNLABELLED for parts in inside]
+    return FolderImages(part, paths, values), np.array(labels, dtype=str)
+
+
+def _kind(path: Path) -> str:
+    """The suffix of an image in ``SUFFIXES``, what else a file is, or "" if it is hidden."""
+    if path.name.startswith("."):
+        return ""
+    if not path.is_file():
+        return "link to a missing file" if path.is_symlink() else "pipe or device"
+    suffix = path.suffix.lower()
+    if suffix in SUFFIXES:
+        return suffix
+    with path.open("rb") as file:
+        return ".dcm" if is_dicom(file.read(132)) else suffix or "file without a suffix"
 
 
 class PackedFile:

@@ -7,47 +7,64 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import MissingExtra, Refused
 
+Range = tuple[float, float]
+"""The values that become black and white, for images of more than 8 bits."""
 
-class Images(Protocol):
-    """A sequence of images on disk or in memory. An image is decoded when it is asked for."""
+
+class Items(Protocol):
+    """A sequence of images or texts."""
 
     def __len__(self) -> int:
-        """The number of images."""
+        """The number of items."""
         ...
 
     def encoded(self, i: int) -> bytes:
-        """Image i as it would be sent: the bytes of its file, or its raw pixels."""
+        """Item i as it would be sent: the bytes of its file, its raw pixels, or UTF-8."""
         ...
+
+
+class Images(Items, Protocol):
+    """A sequence of images on disk or in memory. An image is decoded when it is asked for."""
 
     def pixels(self, i: int) -> NDArray[np.uint8]:
         """Image i as (height, width, 3)."""
         ...
 
 
+Kind = TypeVar("Kind", bound=Items)
+
+
 @dataclass(frozen=True, eq=False)
-class ImageSet:
-    """Labelled training and test images."""
+class ItemSet(Generic[Kind]):
+    """Training and test images or texts, or only the former. Labels may be missing ("", NaN)."""
 
     name: str
-    train: Images
+    train: Kind
     y_train: NDArray[Any]
-    test: Images
+    test: Kind
     y_test: NDArray[Any]
+    values: Range | None = None
+    """What scales images of more than 8 bits; part of what their features depend on."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """How many files of each type are no images."""
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):
             n, labels = len(getattr(self, part)), len(getattr(self, f"y_{part}"))
             if n != labels:
                 raise ValueError(f"{self.name}: {n} {part} images but {labels} labels")
+
+
+ImageSet = ItemSet[Images]
 
 
 class ArrayImages:
@@ -106,32 +123,86 @@ def cached_backbone(
     return extract
 
 
-def decode_image(data: bytes, name: str) -> NDArray[np.uint8]:
+def decode_image(data: bytes, name: str, values: Range | None = None) -> NDArray[np.uint8]:
     """The pixels (height, width, 3) of an encoded image, rotated as its EXIF data says.
 
-    The result depends on the bytes alone, so that equal bytes give equal features everywhere.
-    Images with more than 8 bits per channel are refused: there is no general way to reduce them.
+    The result depends on the bytes and ``values`` alone, so that equal bytes give equal features
+    everywhere. More than 8 bits per pixel are scaled: ``values`` become black and white, by default
+    the window that a DICOM file names. Other deep images are refused, because no range suits all.
     """
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
         raise MissingExtra("reading images needs Pillow", "images") from None
     try:
+        if is_dicom(data):
+            return _decode_dicom(data, name, values)
         # Pillow would try seven other formats before WebP, which takes most of the time.
         webp = data[:4] == b"RIFF" and data[8:12] == b"WEBP"
         with Image.open(io.BytesIO(data), formats=("WEBP",) if webp else None) as opened:
-            mode = opened.mode
-            if mode[0] not in "IF":
-                image = ImageOps.exif_transpose(opened)
+            # Of 16-bit colours, Pillow keeps the higher byte.
+            colours = opened.format == "PNG" and data[24] == 16 and opened.mode[:3] == "RGB"
+            image = ImageOps.exif_transpose(opened)
+            if image.mode[0] not in "IF" and not colours:
                 if image.mode == "P" and "transparency" in image.info:
                     image = image.convert("RGBA")  # Pillow warns about a direct conversion
                 return np.asarray(image.convert("RGB"))
+            deep = np.asarray(image)
+    except (Refused, MissingExtra):
+        raise
     except Exception as reason:  # decoders of damaged files raise many kinds of errors
         # Pillow's own words for this case hold an address in memory.
         foreign = isinstance(reason, UnidentifiedImageError)
         got = "no image" if foreign else f"{reason}".rstrip(".")
         raise Refused(name, "an image that Pillow can read", got, "repair or remove it") from None
-    raise Refused(name, "8 bits per channel", f"mode {mode}", hint="convert it to 8 bits first")
+    if colours:
+        raise Refused(name, "8 bits per colour", "16", "convert it to 8 bits first")
+    if values is None:
+        got = f"values from {deep.min():g} to {deep.max():g}"
+        hint = "state which values become black and white, for example --range 0,4095"
+        raise Refused(name, "8 bits per pixel, or a range of values", got, hint)
+    return _to_8_bits(deep, *values)
+
+
+def is_dicom(data: bytes) -> bool:
+    """Whether a file that begins so is DICOM."""
+    return data[128:132] == b"DICM"
+
+
+def _decode_dicom(data: bytes, name: str, values: Range | None) -> NDArray[np.uint8]:
+    """A DICOM image by ``values`` in its units (such as Hounsfield's), else by its first window."""
+    try:
+        from pydicom import dcmread
+        from pydicom.pixels import apply_modality_lut, apply_windowing
+    except ImportError:
+        raise MissingExtra(f"{name}: DICOM files need pydicom", "dicom") from None
+    file = dcmread(io.BytesIO(data))
+    stored = file.pixel_array
+    if stored.ndim == 3 and stored.shape[2] == 3 and stored.dtype == np.uint8:
+        return stored
+    if stored.ndim != 2:
+        raise Refused(name, "one grey or 8-bit colour image", f"shape {stored.shape}")
+    found = apply_modality_lut(stored, file)
+    if values is not None:
+        low, high = values
+    elif "WindowCenter" in file:
+        ends = np.array([[-1e6, 1e6]]) if found.dtype.kind == "f" else np.array([[-(2**31), 2**31]])
+        low, high = apply_windowing(ends, file)[0]  # the black and the white of the window
+        found = apply_windowing(found, file)
+    elif file.BitsStored <= 8:
+        low, high = 0, 2**file.BitsStored - 1
+    else:
+        got = f"no window, and values from {found.min():g} to {found.max():g}"
+        hint = "state which values become black and white, for example --range 0,4095"
+        raise Refused(name, "a window in the file, or a range of values", got, hint)
+    pixels = _to_8_bits(found, low, high)
+    return 255 - pixels if file.PhotometricInterpretation == "MONOCHROME1" else pixels
+
+
+def _to_8_bits(image: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+    """Grey values (height, width) as three equal colours; ``low`` is black and ``high`` white."""
+    share = np.clip((image.astype(np.float64) - low) / (high - low), 0, 1)
+    return np.repeat(np.rint(255 * share).astype(np.uint8)[:, :, None], 3, axis=2)
 
 
 def stack_images(images: Images, size: int | None = None) -> NDArray[np.uint8]:

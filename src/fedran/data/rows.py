@@ -8,7 +8,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ UNLABELLED = ""
 """Stands for a missing label in files whose arrays cannot hold None."""
 NAME_LABEL = 'name the column of labels with --label "{}"'
 """What a command says to a table without the column of labels. {} is a likely column."""
+IMPUTE = "impute missing values, at all sites in the same way, or leave such rows out"
+"""What to do about rows with missing values."""
 INDEXES = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas writes for the index. The number of a row is no feature."""
 
@@ -44,6 +46,12 @@ class Rows:
     """None where a label is missing."""
     columns: tuple[str, ...] = ()
     """Names of the columns of X; empty where they have none."""
+    source: Mapping[str, str] = field(default_factory=dict)
+    """How the features were made, as their file says."""
+    nonnegative: bool | None = None
+    """Whether the file declares features that are never negative."""
+    names: tuple[str, ...] = ()
+    """What each row was made of, such as the name of an image file; may be empty."""
 
     def __post_init__(self) -> None:
         images = self.X.ndim == 4 and self.X.dtype == np.uint8 and self.X.shape[3] == 3
@@ -98,15 +106,9 @@ def read_rows(
     ``arrays``. ``hint`` says how to name another column of labels.
     """
     if is_table(path):
-        table = read_table(path, [label], hint)
-        y = table.others[label]
-        if path.suffix.lower() == ".csv":
-            y = [text.strip() for text in y]
-            known = [text for text in y if text != UNLABELLED]
-            if all(re.fullmatch(r"(0|-?[1-9][0-9]{0,17})(\.0+)?", text) for text in known):
-                y = [int(text.partition(".")[0]) if text != UNLABELLED else None for text in y]
+        rows = read_labelled_table(path, label, hint)
         with np.errstate(over="ignore"):  # infinity is refused where the rows are used
-            return Rows(table.X.astype(np.float32), none_if_missing(y), table.columns)
+            return replace(rows, X=rows.X.astype(np.float32))
     pairs = " or ".join(f"{rows} and {labels}" for rows, labels in arrays.items())
     with open_arrays(path, f"an .npz file with {pairs}") as file:
         held = [] if isinstance(file, np.ndarray) else file.files
@@ -117,17 +119,46 @@ def read_rows(
     return Rows(X, none_if_missing(np.atleast_1d(labels).tolist()))
 
 
+def read_labelled_table(path: Path, label: str = LABEL, hint: str = NAME_LABEL) -> Rows:
+    """The rows of a table in float64, with the labels in the column ``label``."""
+    table = read_table(path, [label], hint)
+    y = table.others[label]
+    return Rows(
+        table.X,
+        as_labels(y) if path.suffix.lower() == ".csv" else none_if_missing(y),
+        table.columns,
+    )
+
+
+def as_labels(texts: list[str]) -> list[Any]:
+    """Labels from the texts of a CSV file.
+
+    >>> as_labels(["1", "2.0", " "]), as_labels(["1", "2.5"])
+    ([1, 2, None], ['1', '2.5'])
+    """
+    texts = [text.strip() for text in texts]
+    known = [text for text in texts if text != UNLABELLED]
+    if all(re.fullmatch(r"(0|-?[1-9][0-9]{0,17})(\.0+)?", text) for text in known):
+        return [int(text.partition(".")[0]) if text != UNLABELLED else None for text in texts]
+    return none_if_missing(texts)
+
+
 def read_table(
-    path: Path, apart: Collection[str], hint: str = "", optional: str | None = None
+    path: Path,
+    apart: Collection[str],
+    hint: str = "",
+    optional: str | None = None,
+    *,
+    features: bool = True,
 ) -> Table:
-    """Read a CSV or Parquet file.
+    """Read a CSV or Parquet file, or with ``features=False`` only the named columns of it.
 
     No features are the columns ``apart``, which must exist, and ``optional`` where it exists. All
     other columns must hold numbers. A refusal names columns and lines but no value, because a site
     tells it to the server.
     """
     read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
-    return read(path, apart, hint, optional)
+    return read(path, apart, hint, optional, features)
 
 
 def column_order(
@@ -170,7 +201,9 @@ the unknown 'c'; rename columns, and leave out those that are no features
     return [position[name] for name in wanted]
 
 
-def _read_csv(path: Path, apart: Collection[str], hint: str, optional: str | None) -> Table:
+def _read_csv(
+    path: Path, apart: Collection[str], hint: str, optional: str | None, features: bool
+) -> Table:
     """Columns have no names where the first line holds numbers only; ``apart`` calls them 0, 1, ...
 
     So it is with the header 0, 1, 2, ..., which pandas writes for columns without names. Only one
@@ -191,7 +224,7 @@ def _read_csv(path: Path, apart: Collection[str], hint: str, optional: str | Non
             numbers = names = [str(i) for i in range(len(first))]
             if (first == names and len(names) > 2) or not all(map(is_number, first)):
                 names, first = first, next(lines, [])
-            kept, others = _split_columns(path, names, first, apart, hint, optional)
+            kept, others = _split_columns(path, names, first, apart, hint, optional, features)
             columns: dict[str, list[Any]] = {name: [] for name in others}
             for cells in chain([first] if first else [], lines):
                 line = f"{path.name}, line {reader.line_num}"
@@ -205,13 +238,15 @@ def _read_csv(path: Path, apart: Collection[str], hint: str, optional: str | Non
                     raise _no_number(line, names[j], got) from None
                 for name, j in others.items():
                     columns[name].append(cells[j])
-    except (UnicodeDecodeError, csv.Error) as reason:
-        raise Refused(path.name, "a CSV file in UTF-8", type(reason).__name__) from None
-    X = np.frombuffer(values).reshape(-1, len(kept))
+    except (UnicodeDecodeError, csv.Error):
+        raise Refused(path.name, "a CSV file in UTF-8", "other bytes") from None
+    X = np.frombuffer(values).reshape(-1, len(kept)) if kept else np.empty((0, 0))
     return Table(X, () if names == numbers else tuple(names[j] for j in kept), columns)
 
 
-def _read_parquet(path: Path, apart: Collection[str], hint: str, optional: str | None) -> Table:
+def _read_parquet(
+    path: Path, apart: Collection[str], hint: str, optional: str | None, features: bool
+) -> Table:
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -221,11 +256,11 @@ def _read_parquet(path: Path, apart: Collection[str], hint: str, optional: str |
         table = parquet.read_table(path)
     except (arrow.ArrowException, OSError) as reason:
         log.info("%s: %s", path, reason)
-        raise Refused(path.name, "a Parquet file", type(reason).__name__) from None
+        raise Refused(path.name, "a Parquet file", "a damaged or other file") from None
     names = table.column_names
     first = [column[0].as_py() for column in table.columns] if len(table) else []
-    kept, others = _split_columns(path, names, first, apart, hint, optional)
-    X = np.empty((len(table), len(kept)))
+    kept, others = _split_columns(path, names, first, apart, hint, optional, features)
+    X = np.empty((len(table) if kept else 0, len(kept)))
     for k, j in enumerate(kept):
         try:
             column = np.asarray(table.column(j))
@@ -245,6 +280,7 @@ def _split_columns(
     apart: Collection[str],
     hint: str,
     optional: str | None,
+    features: bool,
 ) -> tuple[list[int], dict[str, int]]:
     """The positions of the features and of the other columns. ``first`` is the first row."""
     others = {name: names.index(name) for name in (*apart, optional) if name in names}
@@ -264,6 +300,8 @@ def _split_columns(
                 f"the columns {shortened(names, 12)}",
                 hint.format(printable(text[0] if text else "COLUMN", 60)),
             )
+    if not features:
+        return [], others
     kept = [j for j in range(len(names)) if j not in others.values()]
     if not kept:
         raise Refused(path.name, "at least one column of features", "none")
@@ -279,7 +317,9 @@ def _split_columns(
 
 
 def _no_number(where: str, column: str, got: str) -> Refused:
-    hint = "leave the column out if it is no feature; `fedran predict` copies one with --id"
+    hint = "leave the column out if it is no feature, or name it with --label or --id"
+    if got != "text":
+        hint = IMPUTE
     return Refused(where, f"numbers in column {printable(column, 60)}", got, hint)
 
 

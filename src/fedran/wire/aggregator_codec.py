@@ -92,7 +92,9 @@ def _read_points(message: Container, ledger: dict[Key, str], limits: Limits) -> 
         raise Refused("means", "a matrix and a vector of counts", "others")
     means = message.tensor("means", "F32", means.shape)
     counts = message.tensor("counts", "F64", (len(means),))
-    if not np.all((counts >= 1) & (counts <= MAX_ROWS) & (counts == np.rint(counts))):
+    with np.errstate(invalid="ignore"):
+        valid = np.all((counts >= 1) & (counts <= MAX_ROWS) & (counts == np.rint(counts)))
+    if not valid:
         raise Refused("counts", "whole numbers of at least 1", "others")
     for digest, fields in zip(ledger.values(), stated, strict=True):
         section = Header(fields if isinstance(fields, dict) else {}, "messages")
@@ -112,7 +114,7 @@ def _read_points(message: Container, ledger: dict[Key, str], limits: Limits) -> 
 
 
 def _write_sum(aggregator: Aggregator) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    values, arrays = aggregator.state()
+    values, arrays = aggregator.sums.state()
     tensors: dict[str, Tensor] = dict(arrays)
     if "gram" in arrays:
         tensors["gram"] = pack_lower(arrays["gram"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias, TypeVar, overload
 
 from fedran.core.errors import Refused, positive_integer
@@ -26,6 +27,11 @@ KINDS: dict[type, str] = {
     Aggregator: "aggregator",
 }
 """The name of each class in the header of a message."""
+READERS: dict[str, Callable[[Container, Limits], Points | Summary | Head]] = {
+    "points": decode_points,
+    "summary": decode_summary,
+    "head": decode_head,
+}
 
 
 def encode(
@@ -187,17 +193,11 @@ def decode_container(
     """The object in a verified container, refused unless it is of the given kind."""
     if kind is not None:
         message.of_kind(KINDS[kind])
-    found: Points | Summary | Head
-    if message.kind == "summary":
-        found = decode_summary(message, limits)
-    elif message.kind == "points":
-        found = decode_points(message, limits)
-    elif message.kind == "head":
-        found = decode_head(message, limits)
-    elif message.kind == "aggregator":
+    if message.kind == "aggregator":
         return decode_aggregator(message, limits, device)
-    else:
+    if message.kind not in READERS:
         raise Refused("kind", "points, summary, head or aggregator", message.kind)
+    found = READERS[message.kind](message, limits)
     return found if device is None else found.to(device)
 
 

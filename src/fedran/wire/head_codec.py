@@ -106,7 +106,8 @@ def decode_head(message: Container, limits: Limits) -> Head:
     seen = None
     if "seen" in message.tensors:
         seen = message.tensor("seen", "F16", (min(seen_shape[0], M), M)).astype(np.float32).T
-        lengths = np.sum(seen * seen, axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.sum(seen * seen, axis=0)
         if not np.all(lengths <= 1.01):
             raise Refused("seen", "finite rows of norm at most 1", "others")
     message.only("weights", "weights_scale", *["seen"][: seen is not None], *NAMES[: 3 * (m > 0)])

@@ -23,8 +23,6 @@ SYMBOLS_PER_CODER = 1024
 """A coder costs 4 bytes at the end of the stream, so short streams have few. With 4096, an upload
 of 100 rows is 0.7 % smaller and takes four times as long to decode (51 ms instead of 13)."""
 MOST_CODERS = 1024
-MOST_SYMBOLS = TOTAL
-"""Largest alphabet: every symbol that occurs has a frequency of at least 1."""
 
 
 def frequencies(counts: NDArray[np.int64]) -> NDArray[np.uint16]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from fedran.data.catalogue import dataset_title
 from fedran.wire.sizes import human_bytes
 from fedran_bench.results.grouping import (
+    ARRIVALS,
     Group,
     Setting,
     by_setting,
@@ -98,9 +99,10 @@ def where(setting: Setting, found: Sequence[Group]) -> str:
     uneven = "uneven split" if beta is not None and beta < 1 else "split"
     skew = "" if beta is None else f", {uneven} (β = {beta:g}; a smaller β is more uneven)"
     labels = "" if setting.label_rate >= 1 else f", {100 * setting.label_rate:g} % labelled"
+    arrival = ARRIVALS[setting.arrival]
     tasks, clients = counted(setting.tasks, "task"), counted(setting.clients, "client")
     title = dataset_title(setting.dataset)
-    return f"{title}: {classes} classes in {tasks}, {clients}{labels}{skew}"
+    return f"{title}: {classes} classes in {tasks}, {clients}{arrival}{labels}{skew}"
 
 
 def quoted(g: Group) -> str:

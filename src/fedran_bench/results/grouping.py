@@ -15,7 +15,7 @@ from fedran_bench.results.result import ABLATIONS, Result
 
 _ACCOMPANYING = ("training", "runtime", "speedup")
 """Studies in which a method may run for another purpose than its accuracy; best first."""
-_ARRIVALS = {
+ARRIVALS = {
     "classes": "",
     "domains": ", all classes of one person per task",
     "staggered": " at different tasks",
@@ -77,7 +77,7 @@ class Setting:
         labels = "" if self.label_rate >= 1 else f", {100 * self.label_rate:g} % labelled"
         skew = "" if self.beta is None else f", β = {self.beta:g}"
         sizes = f"{counted(self.tasks, 'task')}, {counted(self.clients, 'client')}"
-        return f"{sizes}{_ARRIVALS[self.arrival]}, {self.partitioner} split{labels}{skew}"
+        return f"{sizes}{ARRIVALS[self.arrival]}, {self.partitioner} split{labels}{skew}"
 
     @property
     def title(self) -> str:

@@ -22,11 +22,11 @@ from helpers.core.samples import MODES, summary
 
 
 def snapshot(agg):
-    return copy.deepcopy((*agg.state(), agg.absorbed))
+    return copy.deepcopy((*agg.sums.state(), agg.absorbed))
 
 
 def assert_unchanged(agg, before):
-    values, arrays, absorbed = (*agg.state(), agg.absorbed)
+    values, arrays, absorbed = (*agg.sums.state(), agg.absorbed)
     assert (values, absorbed) == (before[0], before[2])
     assert arrays.keys() == before[1].keys()
     for name, array in before[1].items():

@@ -67,3 +67,26 @@ def test_weights_stay_where_the_rows_are():
         clf.summary()
     with pytest.raises(fedran.Refused, match="2 numbers"):
         replace(plain.sums, weights=(1.0,))
+
+
+@pytest.mark.parametrize("way", ["one batch", "later batch", "added sums"])
+def test_a_row_that_outweighs_all_others_leaves_them_their_labels(way):
+    """A float32 Gram has no room for both, so the sum continues in float64."""
+    rng, y = np.random.default_rng(0), np.arange(300) % 3
+    X = rng.standard_normal((300, 8)) + 3 * np.eye(8)[y]
+    H = np.asarray(fedran.RandomFeatures(8, 128, "cosine", seed=0)(X.astype(np.float32)))
+    w = np.where(np.arange(300) == 299, 1e7, 1.0)
+    total, other = ExactSum(128, stack=False), ExactSum(128, stack=False)
+    parts = [slice(0, 300)] if way == "one batch" else [slice(0, 299), slice(299, 300)]
+    for part in parts:
+        into = other if way == "added sums" else total
+        into.add_rows([(slice(0, 300), H[part])], (0, 1, 2), y[part], w[part])
+        if into is other:
+            total.add_sum(other)
+            other = ExactSum(128, stack=False)
+    exact = ExactSum(128, "float64", stack=False)
+    exact.add_rows([(slice(0, 300), H)], (0, 1, 2), y, w)
+    heads = total.solve(), exact.solve()
+    assert np.mean(heads[0].predict(H) == y) > 0.95
+    distance = np.linalg.norm(np.subtract(*(np.float64(head.weights) for head in heads)))
+    assert distance <= heads[0].diagnosis.eps_W + 1e-6 * np.linalg.norm(heads[1].weights)

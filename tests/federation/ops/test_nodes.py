@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import sqlite3
+import time
 from contextlib import closing
 
 import pytest
@@ -241,6 +242,16 @@ def test_no_catch_up_run_is_started_while_another_run_is_active(status, three, p
     link.runs[1] = flower_run("2", "finished:failed")
     three.update(catch_up=True)
     assert link.how_often("run") == 1
+
+
+def test_all_sites_are_asked_once_per_hour(three, place, link, monkeypatch):
+    """They may have revised an upload, and cannot speak first."""
+    serve(place, "1", "2", "3")
+    start = time.monotonic()
+    for hours, runs in ((0.9, 0), (1.1, 1), (1.9, 1), (2.2, 2)):
+        monkeypatch.setattr("time.monotonic", lambda at=start + 3600 * hours: at)
+        three.update(catch_up=True)
+        assert link.how_often("run") == runs
 
 
 def test_waiting_for_one_node_does_not_delay_another(three, place, link):

@@ -1,7 +1,5 @@
 """Running a task while Flower loses runs or does not answer. Flower is simulated."""
 
-from contextlib import closing
-
 import pytest
 
 pytest.importorskip("cryptography")
@@ -203,26 +201,6 @@ def test_settings_that_would_fail_in_every_run_are_checked_before_the_first(plac
         place.settings_file.write_text(f"{settings}{wrong}\n")
         with pytest.raises((ValueError, OSError), match=words):
             run_task(place, "may", say=print)
-    assert not link.started
-
-
-def test_a_task_over_the_privacy_budget_is_refused_with_one_sentence(place, answering, capsys):
-    link = answering()
-    keys = {f"site-{i}": SiteKey.generate().public for i in range(3)}
-    Roster(keys).save(place.roster)
-    place.settings_file.write_text(
-        'federation = "trial"\nin_features = 6\nout_features = 6\nclasses = [0, 1]\n'
-        'message = "summary"\nprivacy = "dp"\nepsilon = 3.0\ntotal_epsilon = 4.0\n'
-    )
-    with closing(Database(place.state)) as database:
-        database.add_charge("may", 1, 3.0, 1e-5, sorted(keys))
-    assert cli(["federation", "task", str(place.folder), "june"]) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert told == (
-        "fedran: task june is refused: total_epsilon is 4, of which 3 is spent; task june with "
-        "epsilon 3 would raise this to 4.46 (at delta 1e-05); raise total_epsilon or lower epsilon "
-        "in server.toml"
-    )
     assert not link.started
 
 

@@ -72,25 +72,6 @@ def heads_of(place, *tasks):
     return found
 
 
-def test_a_site_counts_how_many_of_its_validation_rows_a_head_labels_correctly(place):
-    X, y = place.rows(9)
-    rare = np.where(np.arange(60) < 2, 77, y)  # fewer than min_class_count rows
-    np.savez(place.folder / "held-out.npz", features=X, labels=rare)
-    assert "validated" not in call(answer_offer, asked())[0]
-    place.file.write_text(place.file.read_text() + 'validation = "held-out.npz"\n')
-    assert sorted(call(answer_offer, asked())[0]["validated"]) == [0, 1, 2]
-    heads = heads_of(place, "may", "june")
-    said = {"earlier": [0, 1, 2], "tested": [0, 1, 2]}
-    fields, _ = call(validate_heads, make_record(said, heads))
-    assert (fields["told"], set(fields["counts"])) == ("", {"may", "june"})
-    for name, blob in heads.items():
-        right = fedran.decode(blob).predict(PHI(X)) == rare
-        for label, rows, correct, fair in fields["counts"][name]:
-            assert (rows, correct) == ((rare == label).sum(), right[rare == label].sum())
-            assert fair == correct
-    assert {line[0] for line in fields["counts"]["may"]} == {0, 1, 2}
-
-
 def test_a_site_counts_on_rows_that_it_held_out_of_its_uploads(place):
     """They are tested by any head, and are not read from the rows of the task again."""
     rng = np.random.default_rng(4)
@@ -127,8 +108,7 @@ def test_a_site_counts_on_rows_that_it_held_out_of_its_uploads(place):
     "said", [{"earlier": 3, "tested": []}, {"earlier": [], "tested": [[1]]}, None]
 )
 def test_a_request_for_counts_that_makes_no_sense_is_refused(place, said):
-    np.savez(place.folder / "held-out.npz", features=place.rows(9)[0], labels=place.rows(9)[1])
-    place.file.write_text(place.file.read_text() + 'validation = "held-out.npz"\n')
+    place.file.write_text(place.file.read_text() + "hold_out = 0.2\n")
     call(answer_offer, asked())
     heads = heads_of(place, "may")
     if said is None:

@@ -1,6 +1,7 @@
 """Tables with named columns at sites: the server's list decides their order."""
 
 import json
+import math
 import random
 import sys
 from dataclasses import replace
@@ -17,11 +18,11 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.limits import MAX_COLUMN_NAMES
 from fedran.federation.protocol.messages import Offer, open_envelope
+from fedran.federation.protocol.ranges import check_ranges, proposed_ranges, unusual_columns
 from fedran.federation.secure.masking.contribution import Content
 from fedran.federation.secure.site.participant import make_contribution
 from fedran.federation.server.head.gate import ValidationSet
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.site.held_out_rows import HeldOutRows
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.source import FunctionSource
 from fedran.federation.site.upload import Site
@@ -46,7 +47,7 @@ def make(tmp_path):
         folder = tmp_path / name
         (folder / "data").mkdir(parents=True)
         key.save(folder / "site.key")
-        lines = 'federation = "trial"\nclient = "site-1"\nfolder = "data"\nvalidation = "v.csv"\n'
+        lines = 'federation = "trial"\nclient = "site-1"\nfolder = "data"\n'
         (folder / "site.toml").write_text(lines)
         path = folder / "data" / f"may{suffix}"
         frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path, index=False)
@@ -75,8 +76,8 @@ def test_columns_in_any_order_make_the_same_upload(base, suffix, make):
     unlisted = open_envelope(make(table(shuffled()), suffix, "c")[0].prepare(base)).upload
     assert fedran.decode(unlisted).fingerprint != fedran.decode(other).fingerprint
     offer = replace(SUMMARY, columns=NAMES, kind="cosine", privacy="secure")
-    content = Content((0, 1, 2), 0, "", 0, 3, 1000)
-    ordered, other = (make_contribution(site, offer, content, b"") for site in sites)
+    content = Content((0, 1, 2), 0, 0, 3, 1000)
+    ordered, other = (make_contribution(site, offer, content) for site in sites)
     np.testing.assert_array_equal(ordered, other)
 
 
@@ -111,10 +112,6 @@ def test_validation_rows_are_put_in_the_same_order(make):
     assert right > 50
     settings = ServerSettings("trial", 6, source="test", columns=list(NAMES), validation="v.csv")
     assert ValidationSet.load(paths.folder, settings).accuracy(head) == right / len(y)
-    found = HeldOutRows.load(paths.folder, site.settings, site.outbox)
-    fields = {"earlier": [], "tested": [0, 1, 2]}
-    counts = found.test(site, LISTED, {"head": fedran.encode(head)}, fields)[0]["head"]
-    assert sum(int(c.correct) for c in counts.values()) == right
 
 
 def test_check_names_unscaled_columns(make, caplog):
@@ -126,6 +123,43 @@ def test_check_names_unscaled_columns(make, caplog):
         assert "'weight'" in warning.text
     site.prepare(OFFER)
     assert "'weight'" in caplog.text
+
+
+RANGES = (("age", -1.0, 3.0), ("*", -1.0, 4.0))
+
+
+def test_rows_that_were_prepared_in_another_way_are_a_warning_that_names_the_columns(make, caplog):
+    offer = replace(LISTED, ranges=RANGES)
+    assert Offer.read(json.loads(json.dumps(offer.fields()))) == offer
+    assert offer.fingerprint == LISTED.fingerprint
+    for name, change, named in (
+        ("same", lambda frame: frame, ()),
+        ("cents", lambda frame: frame.assign(age=100 * frame["age"]), ("'age' has",)),
+        ("scaled", lambda frame: frame.assign(age=frame["age"] / 255), ("'age' has",)),
+        ("all", lambda frame: frame.assign(**(100 * frame[list(NAMES)])), ("'age'", "every")),
+    ):
+        site, paths = make(change(table(shuffled())), name=name)
+        caplog.clear()
+        site.prepare(offer)
+        findings = [f.text for f in check_rows(paths, "may", offer) if f.level == "warning"]
+        for text in (caplog.text, " ".join(findings)):
+            assert [words in text for words in ("'age' has", "every column has")] == [
+                any(n in words for n in named) for words in ("'age' has", "every column has")
+            ], name
+
+
+def test_ranges_are_proposed_from_a_table_of_the_owner_and_checked():
+    X = table()[list(NAMES)].to_numpy()
+    for names in (NAMES, ()):
+        found = proposed_ranges(X, names)
+        assert list(found) == (list(names) or ["*"])
+        settings = ServerSettings("trial", 6, source="test", columns=list(NAMES), ranges=found)
+        ranges = settings.offer("may").ranges
+        assert unusual_columns(X[::2], NAMES, ranges) == ""
+        assert unusual_columns(X - 5, NAMES, ranges) != ""
+    for wrong in ({"age": [1, 0]}, {"age": 3}, {"age": [0, math.nan]}, {"age": ["0", 1]}):
+        with pytest.raises(Refused, match="ranges"):
+            check_ranges(wrong)
 
 
 def test_the_list_travels_with_the_offer_and_is_part_of_the_fingerprint():

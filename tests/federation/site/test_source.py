@@ -42,7 +42,7 @@ def test_a_disk_that_ignores_case_does_not_give_the_same_rows_to_two_tasks(tmp_p
     same = {(tmp_path / "may.npz"), (tmp_path / "May.npz")}
     monkeypatch.setattr(Path, "is_file", lambda path: path in same)
     assert len(FolderSource(tmp_path)("may").y) == 12
-    with pytest.raises(FileNotFoundError, match="no rows for task May yet; found may"):
+    with pytest.raises(FileNotFoundError, match="no rows for task May yet"):
         FolderSource(tmp_path)("May")
 
 
@@ -112,25 +112,11 @@ def test_rows_are_read_from_a_parquet_file(tmp_path, monkeypatch):
         FolderSource(tmp_path)("may")
 
 
-def test_files_that_lie_elsewhere_or_have_another_name_are_hinted_at(tmp_path):
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (tmp_path / "may.npz").write_bytes(b"")
-    (folder / "June.NPZ").write_bytes(b"")
-    (folder / "july.npy").write_bytes(b"")
-    for task, words in (
-        ("may", "may.npz lies beside the data folder, move it there"),
-        ("june", "found June.NPZ, expected june.npz or june.csv or june.parquet"),
-        ("july", "found july.npy, expected july.npz"),
-        ("august", "yet$"),
-    ):
-        with pytest.raises(FileNotFoundError, match=words) as caught:
-            FolderSource(folder)(task)
-        assert str(tmp_path) not in str(caught.value)
-    np.savez(folder / "may.npz", features=np.zeros((1, 2)), labels=[1])
-    (folder / "may.csv").write_text("")
+def test_two_files_for_one_task_are_refused(tmp_path):
+    np.savez(tmp_path / "may.npz", features=np.zeros((1, 2)), labels=[1])
+    (tmp_path / "may.csv").write_text("")
     with pytest.raises(Refused, match=r"one file for task may, got may.npz, may.csv"):
-        FolderSource(folder)("may")
+        FolderSource(tmp_path)("may")
 
 
 @pytest.mark.parametrize("task", ["../secret", "a/b", "", "/etc/passwd", "a\0b"])
@@ -163,7 +149,7 @@ def test_the_text_of_an_exception_in_a_function_stays_at_the_site(tmp_path, monk
     (tmp_path / "rows_that_end.py").write_text("raise RuntimeError('secret')")
     monkeypatch.syspath_prepend(tmp_path)
     source = FunctionSource("rows_that_fail:load")
-    with pytest.raises(FileNotFoundError, match=r"^rows_that_fail:load: no rows for task none yet"):
+    with pytest.raises(FileNotFoundError, match=r"^no rows for task none yet"):
         source("none")
     for task, kind in (("exit", "SystemExit"), ("may", "ZeroDivisionError")):
         with pytest.raises(Refused, match=f"expected rows and labels, got {kind}; the site's log"):

@@ -210,10 +210,3 @@ def test_held_out_rows_are_in_no_upload_whatever_the_order_of_the_rows(share, tm
     prepared = offer.features()(X)
     exact = np.linalg.norm(prepared[:, None] - held.means[None], axis=2)
     assert (np.min(exact, axis=0) < np.min(nearest)).all()
-
-
-def test_a_validation_file_takes_the_place_of_held_out_rows(tmp_path):
-    X, y = rows(300)
-    site = site_of(tmp_path, X, y, validation="v.npz")
-    assert message_of(site.prepare(OFFER)).n_rows == 300
-    assert list(site.outbox.held_out()) == []

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,11 @@ def test_the_status_of_a_site_lists_uploads_receipts_and_alarms(tmp_path):
     ]
     assert (report.running, report.checked, len(report.findings)) == (False, 1.5, 1)
     assert json.loads(report.to_json())["client"] == "site-1"
+    np.savez(paths.folder / "data" / "june.npz", features=X[:30], labels=y[:30])
+    site.revise(replace(OFFER, task="june"))
+    revised = read_site(paths).uploads[-1]
+    assert (revised.task, revised.state) == ("june", "pending")
+    assert revised.reason.startswith("revision 1")
     console = Console(width=100, record=True, file=io.StringIO())
     print_status(report, console)
     text = console.export_text()

@@ -31,7 +31,7 @@ def late(tmp_path, monkeypatch):
     """Three of five sites have a sum; two wait for a third one."""
     federation = SecureFederation(tmp_path, monkeypatch, n=5, tasks=("may",))
     federation.run("may", federation.names[:3], min_clients=3)
-    federation.run("", federation.names, min_clients=3)
+    federation.run("may", federation.names, min_clients=3)
     return federation
 
 

@@ -196,7 +196,7 @@ class DishonestServer:
             sums = []
             for _ in range(2):
                 number = next_number(self.store, task)
-                content = contents[task] = make_content(self.store, task, "")
+                content = contents[task] = make_content(self.store, task)
                 attempt = make_attempt(self.store, task, number, content)
                 sums.append(Sum(unmasking.start(attempt, self.store.roster.clients)))
             running[task] = attack(*sums)

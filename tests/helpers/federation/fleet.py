@@ -28,8 +28,7 @@ def shorten_waits(monkeypatch):
     """Let rounds poll quickly, in a process that Flower would have started for a run."""
     for name, seconds in (("POLL", 0.01), ("HAND_BACK", 0.5), ("CATCH_UP", 0.4)):
         monkeypatch.setattr(f"fedran.federation.server.round.round.{name}_SECONDS", seconds)
-    for name, seconds in (("POLL", 0.01), ("CATCH_UP", 0.4)):
-        monkeypatch.setattr(f"fedran.federation.secure.server.secure_round.{name}_SECONDS", seconds)
+    monkeypatch.setattr("fedran.federation.secure.server.secure_round.POLL_SECONDS", 0.01)
     monkeypatch.setattr("fedran.federation.server.round.messenger.RETRY_SECONDS", 0.02)
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)

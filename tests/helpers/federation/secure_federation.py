@@ -205,8 +205,7 @@ def requests_in(message):
     """The requests of secure sums in a message."""
     if message.metadata.message_type != MessageType.TRAIN:
         return []
-    blobs = blobs_of(message)
-    return [Request.read(blob) for name, blob in blobs.items() if not name.endswith(".omega")]
+    return [Request.read(blob) for blob in blobs_of(message).values()]
 
 
 def deaf(stage, attempt=1):

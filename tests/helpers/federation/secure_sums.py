@@ -44,14 +44,9 @@ class Cohort:
         previous = self.states.get(client)
         if stage is Stage.ADVERTISE:
             state, answer = masking.advertise(request, me, previous, random=self.random)
-        elif stage is Stage.SHARE:
-            state, answer = masking.share(previous, request, me, random=self.random)
-        elif stage is Stage.MASK:
-            state, answer = masking.mask(previous, request, me, self.vectors[client])
-        elif stage is Stage.CONFIRM:
-            state, answer = masking.confirm(previous, request, me)
         else:
-            state, answer = masking.reveal(previous, request, me)
+            vector = self.vectors[client]
+            state, answer = masking.answer(previous, request, me, vector, random=self.random)
         self.states[client] = state
         return answer
 

@@ -144,6 +144,9 @@ def init(
     if declared is not None and declared.columns:
         lines += [f"The {len(declared.columns)} columns are listed in server.toml. Sites put their"]
         lines += ["tables in this order, and refuse a missing or unknown column."]
+    if declared is not None and declared.ranges and privacy != "dp":
+        lines += ["`ranges` in server.toml has the usual values of your rows. Correct them: every"]
+        lines += ["site sees them, and is warned of rows of another scale."]
     if in_features is not None:
         lines += ["Set `source` in server.toml to what computes the features. Sites with other"]
         lines += ["features are then refused."]

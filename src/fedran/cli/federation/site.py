@@ -62,6 +62,6 @@ def revise(folder: SiteFolder, task: Task) -> None:
 
     size = human_bytes(len(revise_upload(find_site(folder), task)))
     typer.echo(
-        f"the revised upload for {task} ({size}) is sent when the server "
-        "asks next: with any task, or with a new classifier"
+        f"the revised upload for {task} ({size}) is sent when the server asks next: within an "
+        "hour while the site is connected; until then `status` shows it as pending"
     )

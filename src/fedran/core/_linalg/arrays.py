@@ -180,5 +180,6 @@ def require_finite(x: Float[Array, "n columns"], name: str) -> None:
     if not bool(xp.all(good)):
         row = int(np.argmin(to_numpy(good)))
         raise ValueError(
-            f"{name} holds NaN or infinite values, first in row {row}; remove or repair such rows"
+            f"{name} holds NaN or infinite values, first in row {row}; impute them "
+            "or leave such rows out"
         )

@@ -194,9 +194,7 @@ class Aggregator:
             wanted, other = (
                 ("points", "a summary") if self._sum is None else ("summaries", "points")
             )
-            hint = "its fingerprint is that of a KernelFeatures, without M"
-            if self._sum is not None:
-                hint = "its fingerprint is that of a RandomFeatures, with M"
+            hint = "all sites send points (condense), or all send summaries (summarize)"
             raise Refused("message", f"{wanted}, as this aggregator takes", other, hint)
         digest = message.content_digest()
         known = self._absorbed.get(key)
@@ -208,7 +206,8 @@ class Aggregator:
                 f"the message already absorbed for client {client}, task {task} ({known[:12]}...)",
                 f"another one ({digest[:12]}...)",
                 hint="a client sends one message per task; use a new task id for more data. "
-                "Encoding rounds a message, so it and its decoded copy are two messages",
+                "Encoding rounds a message, so it and its decoded copy are two messages; so is a "
+                "summary that was recomputed on other threads: keep the encoded bytes",
             )
         if self.fingerprint is not None or self._absorbed:
             require_same(self.fingerprint, message.fingerprint, "aggregator and message")
@@ -303,24 +302,16 @@ class Aggregator:
         is subtracted from a copy of the sum, so that the head equals that one to rounding. A
         message that was not absorbed is a ValueError.
         """
-        messages, held = list(messages), Counter(self._absorbed.values())
-        for message in messages:
-            require_message(message)
-            digest = message.content_digest()
-            held[digest] -= 1
-            if held[digest] < 0:
-                raise ValueError(
-                    f"solve_without needs absorbed messages, each once; {digest[:12]}... is not "
-                    "among them. Encoding rounds a message: pass the copy that was absorbed"
-                )
+        messages = list(messages)
         with self.lock:
+            keys = self._keys_of(messages)
             if self._sum is None:
                 return self._points.solve(
                     ridge,
                     self.fingerprint,
                     landmarks=landmarks,
                     class_weight=class_weight,
-                    without=self._keys_of(messages),
+                    without=keys,
                 )
             parts = []
             for message in messages:
@@ -332,11 +323,18 @@ class Aggregator:
 
     def _keys_of(self, messages: Iterable[Message]) -> set[Key]:
         """The keys of absorbed messages; of equal messages, as many keys as there are messages."""
+        for message in messages:
+            require_message(message)
         wanted, found = Counter(m.content_digest() for m in messages), set()
         for key, digest in self._absorbed.items():
             if wanted[digest] > 0:
                 wanted[digest] -= 1
                 found.add(key)
+        if left := [digest for digest, n in wanted.items() if n > 0]:
+            raise ValueError(
+                f"solve_without needs absorbed messages, each once; {left[0][:12]}... is not among "
+                "them. Encoding rounds a message: pass the copy that was absorbed"
+            )
         return found
 
     def what_others_say(self, ridge: float) -> dict[str, dict[Label, tuple[int, int]]]:
@@ -355,18 +353,10 @@ class Aggregator:
         with self.lock:
             return self.sums.gram()
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Of summaries: plain values and NumPy arrays, which ``absorbed`` completes (for ``wire``).
-
-        The arrays are not copied, because a copy of the Gram would double the memory. Write or
-        copy them before absorbing more, and hold ``lock`` where other threads are active.
-        """
-        return self.sums.state()
-
     def restore(
         self, values: dict[str, Any], arrays: dict[str, Any], absorbed: dict[Key, str]
     ) -> None:
-        """Replace the sum. The aggregator must be new and have the same parameters."""
+        """Replace the sum by a ``state()`` of ``sums``. The aggregator must be new and equal."""
         self.sums.restore(values, arrays)
         self._absorbed = dict(absorbed)
         self._digests = set(self._absorbed.values())

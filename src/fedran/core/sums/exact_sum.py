@@ -39,6 +39,9 @@ from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 
 Form = Literal["stack", "gram"]
+UNEVEN = 1e4
+"""Rows whose weights differ by more are added in float64: beside one row of weight 1e6, a float32
+Gram of 600 rows of weight 1 labels 41 % of them correctly instead of 99 %."""
 
 
 class ExactSum:
@@ -53,7 +56,8 @@ class ExactSum:
     out_features:
         M, the width of the features.
     dtype:
-        Of the Gram and the factors. Class sums are float64.
+        Of the Gram and the factors. Class sums are float64. A float32 sum becomes float64 when the
+        weights of its rows differ by more than a factor of ``UNEVEN``.
     device:
         A torch device, or None for NumPy. In NumPy only the lower triangle of the Gram is valid.
     stack:
@@ -88,6 +92,7 @@ class ExactSum:
         self.accounts = Accounts()
         self.width = 0
         """Columns of all factors added."""
+        self._weights = np.inf, 0.0  # the smallest and the largest weight of a row
         self._limit = out_features // 4 if stack else 0
         self._stack: list[Float[Array, "M r"]] = []
         self._gram: Float[Array, "M M"] | None = None
@@ -130,6 +135,7 @@ class ExactSum:
         outside the range of G would be divided by it.
         """
         with self._whole():
+            self._widen(*((1.0, 1.0) if weights is None else (min(weights), max(weights))))
             for rows, block in blocks:
                 H = cast(block, "float64") if self.dtype == "float64" else block
                 w, excess = None if weights is None else weights[rows], 0.0
@@ -165,6 +171,7 @@ class ExactSum:
         first, second = sorted((self, other), key=id)  # one order, so that no two threads wait
         with first._whole(), second._whole():
             theirs = other._as_gram()
+            self._widen(*other._weights, other.dtype)
             self._partial = True
             self._add_gram(theirs)
             self.class_sums += other.class_sums
@@ -191,6 +198,17 @@ class ExactSum:
             rest.class_sums = rest.class_sums.without(part.class_sums)
             rest.accounts = rest.accounts - part.accounts
         return rest
+
+    def _widen(self, least: float, most: float, dtype: str = "float32") -> None:
+        """Continue in float64 if float32 cannot hold rows of such weights beside each other."""
+        self._weights = min(self._weights[0], least), max(self._weights[1], most)
+        if self.dtype == dtype == "float32" and self._weights[1] <= UNEVEN * self._weights[0]:
+            return
+        if self.dtype == "float32" and self._gram is not None:
+            self._gram, rounding = cast(self._gram, "float64"), np.finfo(np.float32).eps
+            self.accounts += Accounts(eps_G=float(rounding) * self.accounts.energy)
+        self._stack = [cast(factor, "float64") for factor in self._stack]
+        self.dtype = "float64"
 
     def add_factor(self, factor: Float[Array, "{self.out_features} r"]) -> None:
         """Add F F' for a factor (M, r) to the Gram alone."""

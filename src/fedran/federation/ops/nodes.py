@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedran.core.errors import Refused
 from fedran.federation.flower import control
 from fedran.federation.protocol.keys import load_node_key
-from fedran.federation.protocol.limits import LONGEST_WAIT_UPDATES
+from fedran.federation.protocol.limits import ASK_SECONDS, LONGEST_WAIT_UPDATES
 from fedran.federation.server.settings import APP, ServerPaths
 from fedran.federation.server.store.database import Database
 
@@ -28,6 +28,8 @@ class NodeRegistry:
     def __init__(self, paths: ServerPaths) -> None:
         self.paths = paths
         self.head, self.updates = "", 0
+        self.ask_all = time.monotonic() + ASK_SECONDS
+        """When all sites are asked, because they may have revised an upload."""
         self.asked: dict[str, tuple[int, int]] = {}
         """Nodes to which ``head`` was sent and that have not accepted it -> the update at which
         they are asked again, and how many updates they wait after that."""
@@ -136,10 +138,11 @@ class NodeRegistry:
         return foreign
 
     def _catch_up(self, database: Database, nodes: list[control.FlowerNode]) -> None:
-        """Start a run without a task if a connected node lacks the newest head.
+        """Start a run without a task if a connected node lacks the newest head, or after an hour.
 
-        A node that still lacks it afterwards, or from which the server waits for an upload, is
-        asked again after ever longer waits.
+        Sites cannot speak first: what they have revised meanwhile comes with such a run. A node
+        that still lacks the head afterwards, or from which the server waits for an upload, is asked
+        again after ever longer waits.
         """
         head, current = database.served()
         if not head:
@@ -156,6 +159,8 @@ class NodeRegistry:
                 due += 1
         if due:
             log.info("sending the newest head to connected sites that lack it: %d", due)
+        if due or time.monotonic() >= self.ask_all:
+            self.ask_all = time.monotonic() + ASK_SECONDS
             control.start_run(self.paths)
 
 

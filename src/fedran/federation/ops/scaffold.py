@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.limits import MAX_COLUMNS, MAX_TRIAL_SITES
 from fedran.federation.protocol.messages import OF_POINTS, FeatureSource, Privacy
+from fedran.federation.protocol.ranges import proposed_ranges
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.site.pinning import PinnedRoster, roster_fingerprint
 from fedran.federation.server.settings import ServerPaths, ServerSettings
@@ -37,6 +38,7 @@ _SERVER_COMMENTS = {
     "address": "where Flower's SuperLink listens",
     "in_features": "columns of the sites' features",
     "columns": "names of these columns; sites put their tables in this order",
+    "ranges": "their usual values; a site warns its own people of rows that do not fit",
     "kind": "hellinger: features are never negative; cosine: features of any sign",
     "message": "points; or summary, which secure sums need",
     "min_group": "the fewest rows of which a mean leaves a site; 1 is more accurate",
@@ -74,6 +76,7 @@ class DeclaredFeatures:
     kind: Kind = "cosine"
     source: FeatureSource = ""
     columns: tuple[str, ...] = ()
+    ranges: Mapping[str, Any] | None = None
     label_column: str = LABEL
     labels: tuple[Label, ...] = ()
     """Those of the file, which secure sums need as the list of classes."""
@@ -85,7 +88,8 @@ class DeclaredFeatures:
         names = data.columns if len(data.columns) <= MAX_COLUMNS else ()
         labels = ordered(np.unique(data.y_train).tolist())
         source = dict(data.source) or ""
-        return cls(data.X_train.shape[1], data.feature_kind, source, names, label, labels)
+        width, ranges = data.X_train.shape[1], proposed_ranges(data.X_train, names)
+        return cls(width, data.feature_kind, source, names, ranges, label, labels)
 
     @classmethod
     def of_backbone(cls, spec: str) -> DeclaredFeatures:
@@ -134,6 +138,8 @@ def make_federation(
         "kind": features.kind,
         "source": features.source,
         "columns": list(features.columns) or None,
+        # With differential privacy, nothing that follows from rows is told without noise.
+        "ranges": None if privacy == "dp" else features.ranges,
         "label_column": features.label_column,
         "classes": list(classes or (() if privacy == "none" else features.labels)) or None,
         "min_clients": max(least, n_sites // 2),

@@ -23,7 +23,6 @@ from fedran.federation.protocol.limits import EXTRA_SECONDS, MAX_RUNS, POLL_SECO
 from fedran.federation.protocol.lockfile import lock_holder, locked, require_space, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.secure.server.budget import require_budget
 from fedran.federation.server.head.gate import ValidationSet
 from fedran.federation.server.round.quorum import CLOSED, HOW_TO_CLOSE, Quorum
 from fedran.federation.server.settings import ServerPaths
@@ -91,7 +90,6 @@ def run_task(
             f"min_sites is {settings.min_sites}, but the roster has {len(roster.clients)} sites; "
             "`fedran federation add` adds a site"
         )
-    require_budget(paths, task)
     ValidationSet.load(paths.folder, settings)
     other, is_open = _under_way(paths)
     if other:
@@ -153,7 +151,6 @@ def simulate(
         _simulator(paths, Path(folder) / "sites") as output,
     ):
         for task in tasks:
-            require_budget(paths, task)
             deadline = paths.settings().deadline
             run = _run_once(paths, task, say, deadline, (len(sites), cpus))
             if run.status != control.COMPLETED:

@@ -35,6 +35,7 @@ from fedran.federation.protocol.limits import (
     MAX_SUMS,
     MAX_WIDTH,
 )
+from fedran.federation.protocol.ranges import Ranges, check_ranges
 from fedran.wire.codec import decode_message
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
@@ -99,6 +100,8 @@ class Offer:
     columns: tuple[str, ...] = ()
     """Names of the columns of features, in the order of ``in_features``. Part of the fingerprint;
     empty: rows are taken as they are."""
+    ranges: Ranges = ()
+    """Usual values of columns. A site warns its own people of rows that do not fit."""
 
     @classmethod
     def read(cls, fields: object) -> Offer:
@@ -130,6 +133,7 @@ class Offer:
             protocol=protocol,
             privacy=header.one_of("privacy", *get_args(Privacy)),
             columns=check_columns(header.items("columns", MAX_COLUMNS), width),
+            ranges=check_ranges(header.fields.get("ranges", ())),
             **of_message,
         )
 

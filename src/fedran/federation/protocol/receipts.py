@@ -42,6 +42,8 @@ class Code(StrEnum):
     TOO_MANY_CLASSES = "too_many_classes"
     TOO_MANY_ROWS = "too_many_rows"
     """More rows than the roster allows the site per task."""
+    TOO_MANY_REVISIONS = "too_many_revisions"
+    """The site has replaced as many uploads in the last hour as it may. Later it may go on."""
     INVALID = "invalid"
     """The envelope or the summary in it fails a check."""
     SERVER_ERROR = "server_error"

@@ -35,6 +35,7 @@ from fedran.federation.protocol.messages import (
     check_columns,
     check_source,
 )
+from fedran.federation.protocol.ranges import check_ranges
 from fedran.federation.secure.masking.attempt import helpers
 from fedran.federation.secure.masking.contribution import Noise
 from fedran.settings import Settings, between
@@ -71,6 +72,10 @@ class ServerSettings(Settings):
     """Names of the columns of features, in their order. A site puts the columns of a table in this
     order, and refuses a table in which one is missing or unknown. The list is part of the
     fingerprint. Without it, every site must have its columns in the same order."""
+    ranges: dict[str, Any] | None = None
+    """The usual values of columns, as `{age = [0, 120], "*" = [0, 16]}`; `*` stands for all columns
+    that are not named. A site warns its own people, in `check` and in its log, of rows that do not
+    fit. `init --features` proposes them."""
     message: MessageKind = "points"
     """What sites send. `points`: means of groups of rows. `summary`: sums of random features, as
     secure sums and differential privacy need them."""
@@ -127,9 +132,9 @@ class ServerSettings(Settings):
     """The fewest sites of a secure sum. Sites have a limit of their own too."""
     sketch: Annotated[int, between(0, MAX_WIDTH)] = 512
     """Columns of the sketch of the Gram matrix in a secure sum: more are more accurate and larger.
-    0, or at least half of `out_features`: the Gram matrix itself, which is exact. The sketch uses
-    directions of the task before, which are sent to the sites. With privacy = "dp", rows are
-    measured from the mean of the rows released before, which needs less noise."""
+    0, or at least half of `out_features`: the Gram matrix itself, which is exact. With
+    privacy = "dp", rows are measured from the mean of the rows released before, which needs less
+    noise."""
     max_rows: Annotated[int, between(1, MAX_ROWS)] = 10_000
     """The most rows of one site per task in a secure sum. Numbers are rounded to a resolution that
     follows from it. A site with more rows sends nothing. With privacy = "dp" it does not refuse,
@@ -153,6 +158,7 @@ class ServerSettings(Settings):
         super().__post_init__()
         check_source(self.source)
         check_columns(self.columns or (), self.in_features)
+        check_ranges(self.ranges or {})
         if self.classes is not None:
             if len(self.classes) != len(set(self.classes)) or not self.classes:
                 raise ValueError(f"classes must list each label once, got {self.classes}")
@@ -272,6 +278,7 @@ class ServerSettings(Settings):
             classes=self.labels if self.labels and len(self.labels) <= MAX_CLASSES else (),
             privacy=self.privacy,
             columns=tuple(self.columns or ()),
+            ranges=check_ranges(self.ranges or {}),
             **{name: getattr(self, name) for name in needed},
         )
 

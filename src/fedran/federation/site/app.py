@@ -33,13 +33,14 @@ from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import PROTOCOL, Offer, Question
 from fedran.federation.protocol.receipts import Code, read_receipts
-from fedran.federation.secure.site.participant import Participant, requests_of
+from fedran.federation.secure.site.participant import Participant
 from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.site.failures import text_for_server, time_limit
-from fedran.federation.site.held_out_rows import HeldOutRows
+from fedran.federation.site.held_out_rows import count_held_out, held_points
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.pseudo_labels import TooFewRows
 from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings, last_offer
+from fedran.federation.site.source import NoRows
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
@@ -51,6 +52,8 @@ LIKELY_CAUSES = (
     "that are not named as at the other sites. Correct the data and run the task again: the site "
     "then makes a new upload"
 )
+NOTHING = NoRows, TooFewRows
+"""Reasons for which a site has nothing to send. They are no failures."""
 log = logging.getLogger(__name__)
 Fields = Mapping[str, Any]
 Blobs = Mapping[str, bytes]
@@ -105,8 +108,8 @@ def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) ->
     for task in site.to_send(offer, received):
         with reply.catch_errors():
             reply.add(task, site.outbox.envelope(task) or b"")
-    rows = HeldOutRows.load(site.file.parent, site.settings, site.outbox)
-    reply.validated = rows.classes if rows else []
+    held = held_points(site.outbox, site.settings.hold_out)
+    reply.validated = list(dict.fromkeys(c for points in held for c in points.classes))
 
 
 def make_uploads(offer: Offer, reply: Reply, site: LocalSite) -> None:
@@ -122,23 +125,20 @@ def make_uploads(offer: Offer, reply: Reply, site: LocalSite) -> None:
         for task in sorted(due, key=lambda task: task != offer.task):
             try:
                 maker.prepare(replace(offer, task=task, earlier=()))
-            except (FileNotFoundError, TooFewRows) as reason:
-                if task not in offer.earlier:
-                    reply.report(reason, f"task {task}: ", failed=False)
             except (Exception, SystemExit) as reason:
-                reply.report(reason, f"task {task}: ")
+                if not (isinstance(reason, NOTHING) and task in offer.earlier):
+                    reply.report(reason, f"task {task}: ")
 
 
 def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
     """Count how many of the site's validation rows each head labels correctly, and how surely."""
-    rows = HeldOutRows.load(site.file.parent, site.settings, site.outbox)
-    offer = last_offer(site.state)
-    if rows is None or offer is None:
+    held, offer = held_points(site.outbox, site.settings.hold_out), last_offer(site.state)
+    if not held or offer is None:
         raise Refused("validation", "a site with validation rows and an offer", "none")
     if site.settings.privacy != "none" or offer.privacy != "none":
         raise Refused("validation", "a federation without secure sums", offer.privacy)
     heads = _small(blobs, DEFAULT_LIMITS.message)
-    counts, histograms = rows.test(Site.load(site.file), offer, heads, fields)
+    counts, histograms = count_held_out(held, offer, heads, fields)
     reply.counts = {name: counts_to_json(found) for name, found in counts.items()}
     reply.histograms = {name: plain_calibration(found) for name, found in histograms.items()}
 
@@ -262,7 +262,7 @@ class Reply:
     """Whether a problem is more than rows that do not exist yet."""
     more: bool = False
     """Whether the site has uploads for which this reply has no room."""
-    refused: dict[str, Any] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     """Secure sums in which the site does not take part, and why."""
     validated: list[Label] = field(default_factory=list)
     """Classes for which the site has validation rows."""
@@ -280,7 +280,7 @@ class Reply:
         else:
             self.blobs[task] = blob
 
-    def add_sums(self, offer: Offer, given: object, blobs: Mapping[str, bytes]) -> None:
+    def add_sums(self, offer: Offer, given: object, requests: Blobs) -> None:
         """Answer the requests of secure sums. One that is refused does not stop the others.
 
         A task without rows is no problem unless it is the offered one.
@@ -288,18 +288,18 @@ class Reply:
         site = self.site
         assert site is not None
         fields = given if isinstance(given, Mapping) else {}
+        contents = fields.get("contents")
+        known = contents if isinstance(contents, Mapping) else {}
         with site.one_message():
             me = Participant.load(site.file, site.settings, fields.get("roster"))
-            for name, request, content, omega in requests_of(fields, blobs):
+            for name, request in sorted(requests.items()):
                 try:
-                    self.blobs[name] = me.answer(offer, request, content, omega)
+                    self.blobs[name] = me.answer(offer, request, known.get(name))
                 except Exception as reason:
                     what = f"secure sum {printable(name)}"
-                    text = text_for_server(reason, site.file.parent, what)
-                    self.refused[name] = {"reason": text, "number": me.last_number(request)}
+                    text = self.refused[name] = text_for_server(reason, site.file.parent, what)
                     if name.rpartition(".")[0] == offer.task:
-                        self.problems.append(text)
-                        self.failed = getattr(reason, "failed", True)
+                        self._note(text, reason)
 
     @contextmanager
     def catch_errors(self) -> Iterator[None]:
@@ -309,11 +309,15 @@ class Reply:
         except Exception as reason:
             self.report(reason)
 
-    def report(self, reason: BaseException, what: str = "", *, failed: bool = True) -> None:
-        """Tell the server why something is missing. Rows that do not exist yet are no failure."""
+    def report(self, reason: BaseException, what: str = "") -> None:
+        """Tell the server why something is missing."""
         folder = self.site.file.parent if self.site else None
-        self.failed = self.failed or failed
-        self.problems.append(what + text_for_server(reason, folder))
+        self._note(what + text_for_server(reason, folder), reason)
+
+    def _note(self, text: str, reason: BaseException) -> None:
+        """A site that has nothing to send has not failed."""
+        self.problems.append(text)
+        self.failed = self.failed or not isinstance(reason, NOTHING)
 
     def fields(self) -> dict[str, Any]:
         """The fields of the message to the server."""

@@ -24,12 +24,7 @@ PATH = re.compile(r"(?<![\w.])(?:~?/|[A-Za-z]:\\)\S")
 
 
 class NoContribution(RuntimeError):
-    """A site cannot add anything to a sum. The text is for the server."""
-
-    def __init__(self, text: str, failed: bool) -> None:
-        super().__init__(text)
-        self.failed = failed
-        """Whether something is wrong. Otherwise the site has no rows yet."""
+    """A site cannot add its rows to a sum. The text is for the server."""
 
 
 class _Expired(BaseException):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import Refused, check_id
-from fedran.federation.protocol.limits import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
+from fedran.federation.protocol.limits import RESEND_SECONDS
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.wire.files import read_json_object, write_atomically
@@ -25,13 +25,12 @@ class Outbox:
 
     A refused upload is kept and sent again, because the reason may have been removed at the server
     (a site that was not yet in the roster, another feature map): with every offer of its own task,
-    and with offers of other tasks after ever longer waits. After a conflict it is not sent again:
-    the server has other rows for the task. An upload that was refused for its content, quarantined
-    or rejected is made anew when the rows or the settings have changed (``TASK.note`` has their
-    digest).
+    and with offers of other tasks after an hour. After a conflict it is not sent again: the server
+    has other rows for the task. An upload that was refused for its content, quarantined or rejected
+    is made anew when the rows or the settings have changed (``TASK.note`` has their digest).
 
-    An envelope that the disk damaged is renamed to ``TASK.damaged`` and made again. If the server
-    has the first one, the second ends in a conflict, and nothing counts twice.
+    An envelope that the disk damaged is deleted and made again: its note stays. If the server has
+    the first one, the second ends in a conflict, and nothing counts twice.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -39,7 +38,7 @@ class Outbox:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def envelope(self, task: str) -> bytes | None:
-        """The upload of a task; None if there is none, or if it was damaged and is set aside."""
+        """The upload of a task; None if there is none, or if it was damaged and is deleted."""
         path = self._path(task, "envelope")
         if not path.is_file():
             return None
@@ -48,9 +47,9 @@ class Outbox:
             statement = open_envelope(blob, FILE_LIMITS).statement
             if statement.task != task:
                 raise Refused("task", task, statement.task)
-        except (Refused, OSError) as reason:
-            path.replace(self._path(task, "damaged"))
-            log.warning("task %s: the upload in the outbox is damaged, put aside: %s", task, reason)
+        except Refused as reason:
+            path.unlink()
+            log.warning("task %s: the upload in the outbox is damaged: %s", task, reason)
             return None
         return blob
 
@@ -67,7 +66,7 @@ class Outbox:
         else:
             self._path(task, "held").unlink(missing_ok=True)
         write_atomically(self._path(task, "envelope"), blob)
-        note = json.dumps({"made_from": made_from})
+        note = json.dumps({"made_from": made_from, "revision": envelope.statement.revision})
         write_atomically(self._path(task, "note"), note.encode())
         return blob
 
@@ -76,25 +75,20 @@ class Outbox:
         return (self._path(task, "held").read_bytes() for task in self._tasks("held"))
 
     def note(self, task: str) -> dict[str, Any]:
-        """What the upload of a task was ``made_from``; may be empty."""
+        """What the upload of a task was ``made_from``, and its ``revision``; may be empty."""
         return read_json_object(self._path(task, "note"))
 
     def settle(self, receipt: Receipt) -> None:
         """Keep the server's receipt. A receipt for a task that was never made is ignored.
 
         If the server asks again for an upload that is no longer here, its old receipt is deleted,
-        so that the upload is made again. The file of a receipt also says when the first and the
-        last of several refusals came.
+        so that the upload is made again.
         """
-        kinds = ("envelope", "damaged")
+        path = self._path(receipt.task, "receipt")
         if receipt.code == Code.LOST and not self._path(receipt.task, "envelope").is_file():
-            self._path(receipt.task, "receipt").unlink(missing_ok=True)
-        elif any(self._path(receipt.task, kind).is_file() for kind in kinds):
-            first, _ = self._refused_at(receipt.task)
-            last = time.time()
-            times = {"first": first or last, "last": last}
-            data = json.dumps({**receipt.fields(), **times}).encode()
-            write_atomically(self._path(receipt.task, "receipt"), data)
+            path.unlink(missing_ok=True)
+        elif any(self._path(receipt.task, kind).is_file() for kind in ("envelope", "note")):
+            write_atomically(path, json.dumps(receipt.fields()).encode())
 
     def receipt(self, task: str) -> Receipt | None:
         """The server's receipt for a task, if it came."""
@@ -120,10 +114,12 @@ class Outbox:
         return [task for task in self._tasks("envelope") if self._to_send(task, refused)]
 
     def due(self, task: str) -> bool:
-        """Whether a refused upload has waited long enough to be sent again."""
-        first, last = self._refused_at(task)
-        wait = min(max(last - first, FIRST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
-        return not last or not last <= time.time() < last + wait
+        """Whether an upload was never refused, or not within the last hour."""
+        receipt = self.receipt(task)
+        if receipt is None or receipt.settled or receipt.code == Code.LOST:
+            return True
+        age = time.time() - self._path(task, "receipt").stat().st_mtime
+        return not 0 <= age < RESEND_SECONDS
 
     def to_make(self, tasks: Iterable[str]) -> list[str]:
         """Tasks whose upload is damaged, and those of ``tasks`` without one, or with one that may
@@ -139,23 +135,12 @@ class Outbox:
 
     def lost(self) -> list[str]:
         """Tasks whose upload was damaged before the server had it, sorted."""
-        found = {task for task in self.pending() if self.envelope(task) is None}
-        found.update(task for task in self._tasks("damaged") if self.envelope(task) is None)
-        return sorted(task for task in found if self._to_send(task))
+        made = (task for task in self._tasks("note") if self._to_send(task))
+        return [task for task in made if self.envelope(task) is None]
 
     def _to_send(self, task: str, refused: bool = True) -> bool:
         receipt = self.receipt(task)
         return receipt is None or (refused and not receipt.final)
-
-    def _refused_at(self, task: str) -> tuple[float, float]:
-        """Unix times of the first and the last refusal; zeros without one."""
-        receipt, path = self.receipt(task), self._path(task, "receipt")
-        if receipt is None or receipt.settled or receipt.code == Code.LOST:
-            return 0.0, 0.0
-        found = json.loads(path.read_bytes())
-        first, last = found.get("first"), found.get("last")
-        known = isinstance(first, float) and isinstance(last, float)
-        return (first, last) if known else (0.0, 0.0)
 
     def _receipts(self) -> Iterator[Receipt]:
         return filter(None, map(self.receipt, self._tasks("receipt")))

@@ -1,8 +1,7 @@
-"""Which rows of a task are sent, with which labels, and which are held out for tests."""
+"""Which rows of a task are sent, and with which labels."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.labels import encode_labels, named, similar_labels
 from fedran.core.pseudo_labels import margin_labels
-from fedran.data.rows import Rows
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.site.settings import SiteSettings
 
@@ -44,27 +42,6 @@ def require_listed(y: list[Any], offer: Offer, *, local: bool = False) -> None:
             named(unknown) if local else f"{len(unknown)} others",
             hint="" if local else "the site's log names them",
         )
-
-
-def held_out(data: Rows, task: str, settings: SiteSettings) -> NDArray[np.int64]:
-    """The rows that are in no upload of points, to test new heads: ``hold_out`` of each class.
-
-    A hash of task, label and values chooses them, so that their order does not matter. Of a class
-    it is at least two rows or none. None if the settings name a file of validation rows.
-    """
-    share = 0.0 if settings.validation is not None else settings.hold_out
-    classes, codes = encode_labels(data.y, len(data.y))
-    found: list[int] = []
-    for code, label in enumerate(classes):
-        rows = np.flatnonzero(codes == code)
-        count, said = int(share * len(rows) + 1e-9), repr((task, label)).encode()
-
-        def order(row: int, said: bytes = said) -> bytes:
-            return hashlib.sha256(said + data.X[row].tobytes()).digest()
-
-        if count >= 2:
-            found += sorted(rows.tolist(), key=order)[:count]
-    return np.array(sorted(found), dtype=np.int64)
 
 
 def least_rows(offer: Offer | None, settings: SiteSettings) -> int:

@@ -84,12 +84,10 @@ class SiteSettings(Settings):
     upload gets none."""
     min_sites: Annotated[int, between(2, MAX_SITES)] = 3
     """The fewest sites of a secure sum in which this site takes part."""
-    validation: str | None = None
-    """A file with rows as of a task, which are in no upload. The site counts how many of them a new
-    classifier labels correctly, and tells the server, if the server's `site_validation` asks."""
     hold_out: Annotated[float, between(0, 0.5)] = 0.05
-    """Without `validation`: the share of the rows of each class that are in no upload of points,
-    where that is at least two rows. The site counts them instead. 0 holds none out."""
+    """The share of the rows of each class that are in no upload of points, where that is at least
+    two rows. The site counts how many of them a new classifier labels correctly, and tells the
+    server, if its `site_validation` asks. 0 holds none out."""
     max_epsilon: Annotated[float, between(0.001, 1000)] = 8.0
     """The largest epsilon of a task's rows, over all its sums. With privacy = "dp", a server that
     asks for less noise gets nothing. Nor does one whose noise counts on more sites than the

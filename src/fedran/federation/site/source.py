@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core.errors import Refused, check_id, printable
+from fedran.core.errors import Refused, check_id
 from fedran.data.rows import LABEL, TABLES, Rows, none_if_missing, read_rows
 from fedran.federation.site.settings import NAME_LABEL
 
@@ -55,17 +55,8 @@ class FolderSource:
         if len(found) > 1:
             raise Refused("rows", f"one file for task {task}", f"{', '.join(found)}")
         if not found:
-            raise NoRows(f"no rows for task {task} yet{self._misplaced(task, names)}")
+            raise NoRows(f"no rows for task {task} yet")
         return read_rows(self.folder / found[0], self.label, NAME_LABEL)
-
-    def _misplaced(self, task: str, names: list[str]) -> str:
-        """A hint at files that may be meant. The server sees it, so it names no folder."""
-        beside = [name for name in names if (self.folder.parent / name).is_file()]
-        if beside:
-            return f"; {beside[0]} lies beside the data folder, move it there"
-        wanted = {f"{task}{suffix}".lower() for suffix in (*SUFFIXES, ".npy", ".pkl", ".pt")}
-        similar = [p.name for p in self.folder.iterdir() if p.name.lower() in wanted]
-        return f"; found {printable(similar[0])}, expected {' or '.join(names)}" if similar else ""
 
 
 class FunctionSource:
@@ -96,7 +87,7 @@ class FunctionSource:
             found = self.function(task)
         except FileNotFoundError as reason:
             log.info("%s: %s", self.entry, reason)
-            raise NoRows(f"{self.entry}: no rows for task {task} yet") from None
+            raise NoRows(f"no rows for task {task} yet") from None
         except (Exception, SystemExit) as reason:
             raise _failed(self.entry, "rows and labels", reason) from None
         if not isinstance(found, tuple) or len(found) != 2:

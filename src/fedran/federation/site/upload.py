@@ -28,12 +28,13 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.limits import BATCH_ROWS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Offer, open_envelope, require_same_source, seal
+from fedran.federation.protocol.ranges import unusual_columns
 from fedran.federation.protocol.receipts import Code
+from fedran.federation.site.held_out_rows import held_out
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.pseudo_labels import (
     MappedRows,
     choose_rows,
-    held_out,
     least_rows,
     require_listed,
 )
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 HELD_STEP = 0.1
 """How finely rows that are held out are kept, in deviations: ten times as finely as points."""
+PREPARED_ALIKE = "are these rows in the same units, and prepared in the same way?"
 SCALE_ALIKE = "scale them alike at all sites, with one FederatedScaler (how-to: tabular data)"
 
 
@@ -95,6 +97,8 @@ class Site:
         data = self.source(offer.task).in_order(offer.columns, f"rows of {offer.task}")
         if not data.is_images and (text := unequal_scales(data.X, data.columns, offer.kind)):
             log.warning("task %s: %s; %s", offer.task, text, SCALE_ALIKE)
+        if not data.is_images and (text := unusual_columns(data.X, data.columns, offer.ranges)):
+            log.warning("task %s: %s, as the server declares; %s", offer.task, text, PREPARED_ALIKE)
         return data
 
     def prepare(self, offer: Offer) -> bytes:
@@ -171,7 +175,7 @@ class Site:
     def _digest(self, data: Rows, offer: Offer) -> str:
         """SHA-256 of everything that an upload is made from: rows, settings and offer."""
         mine = self.settings
-        limits = (mine.min_class_count, mine.max_rank_share, mine.hold_out, mine.validation)
+        limits = (mine.min_class_count, mine.max_rank_share, mine.hold_out)
         settings = (*limits, mine.pseudo_labels, str(data.X.dtype), data.X.shape)
         asked = (offer.fingerprint.hash, offer.group_size, offer.min_group, offer.budget_bytes)
         sha = hashlib.sha256(repr((settings, asked, data.y)).encode(errors="surrogateescape"))
@@ -219,7 +223,7 @@ class Site:
         phi, data = offer.features(), data or self.rows(offer)
         assert isinstance(phi, KernelFeatures)
         rows = np.asarray(phi(self.extractor(data, offer)(data.X)))
-        held = held_out(data, offer.task, self.settings)
+        held = held_out(data, offer.task, self.settings.hold_out)
         test = b""
         if len(held):
             labels = [data.y[i] for i in held]

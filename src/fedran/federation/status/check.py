@@ -38,6 +38,7 @@ from fedran.federation.protocol.limits import (
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.messages import Offer, require_same_source
+from fedran.federation.protocol.ranges import unusual_columns
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.site.pinning import PinnedRoster, read_clients, roster_fingerprint
 from fedran.federation.site.pseudo_labels import least_rows
@@ -48,8 +49,8 @@ from fedran.federation.site.settings import (
     last_offer,
     newest_head,
 )
-from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
-from fedran.federation.site.upload import SCALE_ALIKE, Site, checked_sign
+from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource, NoRows
+from fedran.federation.site.upload import PREPARED_ALIKE, SCALE_ALIKE, Site, checked_sign
 from fedran.federation.status.model import Finding
 from fedran.wire.files import read_json_object
 from fedran.wire.sizes import human_bytes
@@ -181,6 +182,10 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
         data = site.source(task)
         if offer is not None:
             data = data.in_order(offer.columns, f"rows of {task}")
+    except NoRows as reason:
+        expected = " or ".join(f"{task}{suffix}" for suffix in SUFFIXES)
+        yield Finding("problem", str(reason), f"put {expected} into the folder of rows")
+        return
     except (ValueError, OSError, ImportError) as reason:
         yield Finding("problem", str(reason))
         return
@@ -251,6 +256,8 @@ def _features(site: Site, data: Rows, offer: Offer | None, head: Head | None) ->
         yield wrong
     if text := unequal_scales(data.X, data.columns, offer.kind if offer else "cosine"):
         yield Finding("warning", text, SCALE_ALIKE)
+    if offer is not None and (text := unusual_columns(data.X, data.columns, offer.ranges)):
+        yield Finding("warning", f"{text}, as the server declares", PREPARED_ALIKE)
     if offer is None:
         yield Finding("ok", "the server has made no offer yet, so the rows were compared with none")
     elif wrong is None:

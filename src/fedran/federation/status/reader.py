@@ -30,7 +30,7 @@ from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.masking.attempt import STAGES, Stage
 from fedran.federation.secure.server.budget import over_budget, spent
-from fedran.federation.secure.server.coordinator import FOLDER as SUMS
+from fedran.federation.secure.server.open_sum import FOLDER as SUMS
 from fedran.federation.secure.site.pinning import key_fingerprint, roster_fingerprint
 from fedran.federation.server.settings import REFUSED_REQUESTS, ROSTER, ServerPaths
 from fedran.federation.server.store.database import Database

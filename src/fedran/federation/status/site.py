@@ -97,6 +97,8 @@ def _uploads(folder: Path) -> list[Outcome]:
     for path in folder.glob("*.envelope") if folder.is_dir() else ():
         receipt = outbox.receipt(path.stem)
         state, reason = (receipt.code.value, receipt.reason) if receipt else ("pending", "")
+        if receipt is None and (revision := outbox.note(path.stem).get("revision")):
+            reason = f"revision {revision}, which the server has not asked for yet"
         with suppress(FileNotFoundError):  # withdrawn or put aside meanwhile
             found.append(Outcome(path.stat().st_mtime, "", path.stem, state, reason))
     return sorted(found, key=lambda upload: upload.at or 0.0)

@@ -62,8 +62,8 @@ class PromptedMethod(FedAvg, ABC):
     """
 
     weights: str = VIT
-    """The frozen ViT: a .safetensors file with timm's names or a folder of transformers, in the
-    current folder or below ``FEDRAN_DATA``."""
+    """The frozen ViT: a .safetensors file with timm's names, in the current folder or below
+    ``FEDRAN_DATA``."""
     image_size: Annotated[int | None, IMAGE_SIDE] = None
     """Images are resized to squares of this side before they reach the method, in pixels. Needed
     where they have different sizes. The method resizes them to the size of the ViT in any case."""

@@ -7,14 +7,13 @@ reason there is no data augmentation: it would have to run on images again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedran.data.catalogue import VARIABLE, data_file
+from fedran.data.catalogue import data_file
 from fedran_bench.methods.trained.lazy_torch import Tensor, load_torch, torch
 from fedran_bench.methods.trained.local_training import Precision
 
@@ -114,7 +113,7 @@ def prepare(images: Tensor, preprocess: Preprocessing) -> Tensor:
 
 @lru_cache(maxsize=4)
 def frozen_vit(path: str, device: str, precision: Precision) -> FrozenViT:
-    """The ViT in a file or folder, loaded once per process."""
+    """The ViT in a file, loaded once per process."""
     load_torch()
     from fedran.backbones.vit import load_vit
 
@@ -129,7 +128,7 @@ def frozen_vit(path: str, device: str, precision: Precision) -> FrozenViT:
 
 @lru_cache(maxsize=4)
 def vit_sizes(path: str) -> Sizes:
-    """Width, depth and so on of the ViT in a file or folder, whose weights are not kept."""
+    """Width, depth and so on of the ViT in a file, whose weights are not kept."""
     load_torch()
     from fedran.backbones.vit import load_vit
 
@@ -137,9 +136,6 @@ def vit_sizes(path: str) -> Sizes:
 
 
 def find_weights(path: str) -> Path:
-    """A file or folder in the current folder, or below the folder that FEDRAN_DATA names."""
+    """A file in the current folder, or below the folder that FEDRAN_DATA names."""
     found = Path(path).expanduser()
-    if found.exists():
-        return found
-    below = Path(os.environ.get(VARIABLE, "")).expanduser() / path
-    return below if below.is_dir() else data_file(path, "the weights of a ViT")
+    return found if found.exists() else data_file(path, "the weights of a ViT")

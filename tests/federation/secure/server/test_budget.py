@@ -21,7 +21,7 @@ def about_to_reveal(task, number, members, answered=()):
     """An attempt whose sites have confirmed the list of members."""
     state = SimpleNamespace(survivors=members, answered=lambda stage: answered)
     attempt = SimpleNamespace(task=task, number=number)
-    content = Content((0, 1), 0, "", 7, 4, 100, Noise(1.0, 1e-5, 2))
+    content = Content((0, 1), 0, 7, 4, 100, Noise(1.0, 1e-5, 2))
     return SimpleNamespace(attempt=attempt, content=content, state=state)
 
 

@@ -42,15 +42,14 @@ def run(federation, change, task="may", **options):
                 return answer(message)
             blobs, stages = blobs_of(message), {}
             for key, blob in blobs.items():
-                if not key.endswith(".omega"):
-                    found = Request.read(blob)
-                    stages[key] = found.stage
-                    blobs[key] = change(name, found).to_bytes()
+                found = Request.read(blob)
+                stages[key] = found.stage
+                blobs[key] = change(name, found).to_bytes()
             content = make_record(fields_of(message), blobs)
             body = answer(Message(content=content, metadata=message.metadata))
             said = json.loads(body["fields"]["json"]).get("refused", {})
             for key, why in said.items():
-                refused.setdefault((name, stages[key]), why["reason"])
+                refused.setdefault((name, stages[key]), why)
             return body
 
         return altered
@@ -130,7 +129,7 @@ def test_requests_of_an_earlier_attempt(four):
 
     refused = run(four, change)
     assert revealed(four) == []
-    assert refused["site-1", Stage.SHARE] == "number of the attempt: expected 2, got 1"
+    assert refused["site-1", Stage.SHARE].startswith("number of the attempt: expected 2, got 1")
 
 
 def test_too_few_survivors(four):
@@ -144,18 +143,16 @@ def test_too_few_survivors(four):
     assert revealed(four) == []
 
 
-def test_a_site_that_claims_higher_attempts_again_and_again(four):
-    """It would keep the server busy for ever, or use up the numbers of attempts."""
+def test_a_site_that_refuses_everything_uses_up_no_attempt(four):
+    """It would keep the server busy for ever, or end the sum of the others."""
 
     def lie(message, answer):
         body = answer()
         if message.metadata.message_type != MessageType.TRAIN:
             return body
         fields = json.loads(body["fields"]["json"])
-        claims = {"may.x": {"reason": "?", "number": 9}, "may": {"number": 9}, "": {"number": 9}}
-        for key, blob in blobs_of(message).items():
-            number = Request.read(blob).attempt.number
-            claims[key] = {"reason": "?", "number": number + (50 if number == 1 else 10**8)}
+        claims = {"may.x": "?", "may": {"number": 9}, "": 9, "may.2": "?"}
+        claims |= {key: {"reason": "?"} for key in blobs_of(message)}
         return make_record({**fields, "refused": claims}, {})
 
     nodes = {10 + i: four.node(name) for i, name in enumerate(four.names)}
@@ -163,7 +160,7 @@ def test_a_site_that_claims_higher_attempts_again_and_again(four):
     four.run("may", nodes=nodes, min_clients=3)
     assert sums(four) == [four.names[:3]]
     with four.store() as store:
-        assert json.loads(store.database.fact("attempts")) == {"may": 52}
+        assert json.loads(store.database.fact("attempts")) == {"may": 1}
 
 
 def test_a_receipt_cannot_arrive_while_a_request_is_answered(four, monkeypatch):

@@ -1,6 +1,7 @@
 """A site may replace its own upload, which then leaves no trace in the state."""
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.round.quorum import accepted_since, lost_uploads
 from fedran.federation.server.store.forgetting import check_record
+from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import (
     PHI,
     SUMMARIES,
@@ -36,6 +38,25 @@ def fill(store, sites, tasks=("may", "june"), make=upload):
         for k, task in enumerate(tasks):
             blob = sites.envelope(client, task, make(10 * n + k, classes=(k, k + 1)))
             assert store.receive(blob).code == Code.ACCEPTED
+
+
+def test_a_site_may_send_a_limited_number_of_revisions_per_hour(sites, store, monkeypatch):
+    """Each is solved anew, and of summaries all others are added up again."""
+    monkeypatch.setattr(f"{Store.__module__}.MAX_HOURLY_REVISIONS", 3)
+    fill(store, sites)
+
+    def revise(client, task, number):
+        made = upload(100 + number, classes=(1,))
+        return store.receive(sites.envelope(client, task, made, revision=number)).code
+
+    assert [revise("site-1", "may", n) for n in (1, 2)] == [Code.ACCEPTED] * 2
+    assert revise("site-1", "may", 2) == Code.DUPLICATE
+    assert revise("site-1", "june", 1) == Code.ACCEPTED
+    assert [revise("site-1", task, 5) for task in ("may", "june")] == [Code.TOO_MANY_REVISIONS] * 2
+    assert revise("site-2", "may", 3) == Code.ACCEPTED
+    later = time.time() + 3601
+    monkeypatch.setattr("time.time", lambda: later)
+    assert revise("site-1", "may", 5) == Code.ACCEPTED
 
 
 @pytest.mark.parametrize("make", [upload, summary])

@@ -140,7 +140,9 @@ class Attempt:
         """Refuse a message of another attempt. The refusal names the fields that differ."""
         for name, value in self.fields.items():
             if other.fields[name] != value:
-                raise Refused(f"{name} of the attempt", str(value), other.fields[name])
+                lost = "a server that has lost attempts needs a new task id for the rows"
+                hint = lost if name == "number" else ""
+                raise Refused(f"{name} of the attempt", str(value), other.fields[name], hint)
 
     def needed(self, n_sites: int) -> int:
         """How many of ``n_sites`` that advertised keys must share, mask and survive."""

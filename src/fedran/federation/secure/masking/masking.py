@@ -1,15 +1,12 @@
-"""The site's side of a secure sum: five functions, one per stage.
+"""The site's side of a secure sum: it advertises keys, and then answers stage after stage.
 
-Each function takes the site's state and the server's request, and returns a new state and the
+Both functions take the site's state and the server's request, and return a new state and the
 answer. **Save the state before you send the answer.** Then a site that is killed resumes with
 ``SiteState.from_bytes``, answers a repeated request with the same bytes, and never gives two
 different answers in one stage of one attempt. Keep one state per task: the newest one.
 
-    state, answer = advertise(request, identity, previous_state_of_this_task_or_None)
-    state, answer = share(state, request, identity)
-    state, answer = mask(state, request, identity, vector)
-    state, answer = confirm(state, request, identity)
-    state, answer = reveal(state, request, identity)
+    state, blob = advertise(request, identity, previous_state_of_this_task_or_None)
+    state, blob = answer(state, request, identity, vector)  # share, mask, confirm, reveal
 
 Requests are bytes from ``unmasking.request``; answers are bytes for ``unmasking.collect``. Whatever
 is wrong with a request raises ``Refused``, and the state stays as it was. ``Request.read`` tells
@@ -61,6 +58,7 @@ from fedran.federation.secure.masking.ciphers import (
 from fedran.federation.secure.masking.shamir import SHARE_BYTES, Random, split
 from fedran.wire.validation import FILE_LIMITS
 
+Parts = dict[str, bytes]
 OTHER_LIST = "the server has shown it another list of survivors, or altered its message"
 
 
@@ -91,17 +89,6 @@ class SiteState:
     def stage(self) -> Stage | None:
         """The stage that this site answers next; None after the last."""
         return next((stage for stage in STAGES if stage not in self.answers), None)
-
-    @property
-    def may_be_known(self) -> bool:
-        """Whether a sum with this site's vector may be known.
-
-        Before this site reveals shares, others can open the sum only where they are enough without
-        it. Where all participants are needed, its own shares are: they are gone with this state.
-        """
-        n_sites = len(self.participants)
-        others_suffice = threshold(n_sites) < n_sites
-        return Stage.REVEAL in self.answers or (Stage.MASK in self.answers and others_suffice)
 
     def to_bytes(self) -> bytes:
         """The state for a file that only its owner can read."""
@@ -154,7 +141,7 @@ def advertise(
     with the task's offer before. ``previous`` is the state of the same task, if there is one; the
     new state replaces it, so the old attempt can no longer be answered. The vector of a site must
     be in one sum only, because sums over different sites give the vector of one site. So a site
-    whose vector may be known takes part in no other attempt at the task.
+    that has sent its masked vector takes part in no other attempt at the task.
     """
     found = Request.read(request)
     attempt = found.attempt
@@ -169,9 +156,8 @@ def advertise(
         if same != (attempt.federation, attempt.task, identity.client):
             raise ValueError("previous must be the state of this site and this task")
         if attempt.number <= previous.attempt.number:
-            _open(previous, request, identity, Stage.ADVERTISE)
-            return previous, previous.answers[Stage.ADVERTISE]
-        if previous.may_be_known:
+            return answer(previous, request, identity)
+        if Stage.MASK in previous.answers:
             raise Refused(
                 "attempt",
                 f"number {previous.attempt.number}, in which this site has sent its rows",
@@ -181,29 +167,68 @@ def advertise(
     secrets = {name: random(KEY_BYTES) for name in ADVERTISED}
     public = advertised_keys(attempt, identity.client, secrets)
     state = SiteState(attempt, identity.client, secrets)
-    return _answer(state, found, request, identity, public)
+    return _signed(state, found, request, identity, public)
 
 
-def share(
-    state: SiteState, request: bytes, identity: SiteIdentity, *, random: Random = os.urandom
+def answer(
+    state: SiteState,
+    request: bytes,
+    identity: SiteIdentity,
+    vector: NDArray[np.uint32] | None = None,
+    *,
+    random: Random = os.urandom,
 ) -> tuple[SiteState, bytes]:
+    """Answer the next stage, or repeat the answer to a request that was answered before.
+
+    ``vector`` is what this site adds. It is needed once, in ``Stage.MASK``: a repeated request gets
+    the first answer, whatever ``vector`` is then.
+    """
+    if identity.client != state.client:
+        raise ValueError(f"the state belongs to {state.client}, not to {identity.client}")
+    found = Request.read(request)
+    stage = found.stage
+    state.attempt.require(found.attempt)
+    identity.require_roster(state.attempt)
+    if stage in state.answers:
+        if state.requests[stage] != hashlib.sha256(request).hexdigest():
+            raise Refused(
+                f"request of stage {stage}",
+                "the one that this site has answered",
+                "another",
+                hint="a site answers each stage of an attempt once; start another attempt",
+            )
+        return state, state.answers[stage]
+    if stage is not state.stage:
+        raise Refused("stage", f"{state.stage}, which this site answers next", stage)
+    if not (state.secrets or state.held):  # the server has the sum
+        raise Refused("attempt", "one that is under way at this site", "one that has ended")
+    if stage is Stage.SHARE:
+        state, parts = _share(state, found.parts, identity, random)
+    elif stage is Stage.MASK:
+        state, parts = _mask(state, found.parts, vector)
+    elif stage is Stage.CONFIRM:
+        state, parts = _confirm(state, found.parts)
+    else:
+        state, parts = _reveal(state, found.parts, identity)
+    return _signed(state, found, request, identity, parts)
+
+
+def _share(
+    state: SiteState, given: Parts, identity: SiteIdentity, random: Random
+) -> tuple[SiteState, Parts]:
     """Send every peer an encrypted share of this site's mask key and of its self-mask seed.
 
     The request holds the advertisements of all sites. A site refuses sites that are not in its
     roster, wrong signatures, another key under its own name, and too few sites.
     """
-    found = _open(state, request, identity, Stage.SHARE)
-    if found.stage in state.answers:
-        return state, state.answers[found.stage]
     attempt, own = state.attempt, state.client
-    identity.require_roster(attempt)
-    _check_list("participants", found.parts, identity.roster, attempt.min_sites)
+    _check_list("participants", given, identity.roster, attempt.min_sites)
     answers = [
         Answer(peer, Stage.ADVERTISE, unpack_keys(blob), blob[len(ADVERTISED) * KEY_BYTES :])
-        for peer, blob in found.parts.items()
+        for peer, blob in given.items()
     ]
-    for answer in answers:
-        answer.verify(attempt, identity.roster)
+    for advertised in answers:
+        advertised.verify(attempt, identity.roster)
     participants = check_advertisements(answers)
     if participants.get(own) != advertised_keys(attempt, own, state.secrets):
         raise Refused(f"advertisement of {own}", "the one that this site sent", "another, or none")
@@ -221,116 +246,74 @@ def share(
         info = attempt.info("shares", participants=digest, sender=own, receiver=peer)
         key = agree(channel, participants[peer]["channel"], info)
         envelopes[peer] = seal_shares(key, pair, random)
-    state = replace(state, participants=participants, held=held)
-    return _answer(state, found, request, identity, envelopes)
+    return replace(state, participants=participants, held=held), envelopes
 
 
-def mask(
-    state: SiteState, request: bytes, identity: SiteIdentity, vector: NDArray[np.uint32]
-) -> tuple[SiteState, bytes]:
+def _mask(
+    state: SiteState, given: Parts, vector: NDArray[np.uint32] | None
+) -> tuple[SiteState, Parts]:
     """Send the vector plus this site's self-mask and one mask per peer, modulo 2^32.
 
     The request holds the envelopes for this site. All are opened now: a site that was shown another
     list of participants made them with other keys and is refused. The private keys are then
-    deleted. A repeated request gets the first answer, whatever ``vector`` is then.
+    deleted.
     """
-    found = _open(state, request, identity, Stage.MASK)
-    if found.stage in state.answers:
-        return state, state.answers[found.stage]
     attempt, own = state.attempt, state.client
-    if vector.dtype != np.uint32 or vector.shape != (attempt.length,):
-        expected = f"uint32 ({attempt.length},)"
-        raise ValueError(f"vector must be {expected}, got {vector.dtype} {vector.shape}")
-    sharers = sorted({*found.parts, own})
-    if own in found.parts:
+    if vector is None or vector.dtype != np.uint32 or vector.shape != (attempt.length,):
+        got = "none" if vector is None else f"{vector.dtype} {vector.shape}"
+        raise ValueError(f"vector must be uint32 ({attempt.length},), got {got}")
+    if own in given:
         raise Refused("envelopes", "those of the other sites", f"one of {own} itself")
     needed = attempt.needed(len(state.participants))
-    _check_list("sites that sent shares", sharers, state.participants, needed)
+    _check_list("sites that sent shares", [*given, own], state.participants, needed)
     digest = participants_digest(state.participants)
     channel, pairs = private_key(state.secrets["channel"]), private_key(state.secrets["mask"])
     held = dict(state.held)
     masked = vector.copy()
     add_mask(masked, self_mask_key(attempt, own, state.secrets["seed"]), 1)
-    for peer in sharers:
-        if peer == own:
-            continue
+    for peer, envelope in given.items():
         keys = state.participants[peer]
         info = attempt.info("shares", participants=digest, sender=peer, receiver=own)
-        held[peer] = open_shares(agree(channel, keys["channel"], info), found.parts[peer], peer)
+        held[peer] = open_shares(agree(channel, keys["channel"], info), envelope, peer)
         key = pair_mask_key(attempt, digest, pairs, keys["mask"], (own, peer))
         add_mask(masked, key, 1 if own < peer else -1)
-    state = replace(state, held=held, secrets={})
     data = masked.astype("<u4", copy=False).tobytes()
-    return _answer(state, found, request, identity, {"vector": data})
+    return replace(state, held=held, secrets={}), {"vector": data}
 
 
-def confirm(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[SiteState, bytes]:
+def _confirm(state: SiteState, given: Parts) -> tuple[SiteState, Parts]:
     """Sign the list of survivors: the sites whose masked vectors the server has.
 
     All sites sign the same text, so a server that shows different lists cannot collect enough
     signatures for any of them.
     """
-    found = _open(state, request, identity, Stage.CONFIRM)
-    if found.stage in state.answers:
-        return state, state.answers[found.stage]
-    survivors = tuple(sorted(found.parts))
+    survivors = tuple(sorted(given))
     needed = state.attempt.needed(len(state.participants))
     _check_list("survivors", survivors, state.held, needed)
     if state.client not in survivors:
         raise Refused("survivors", f"a list with {state.client}, this site", ", ".join(survivors))
     text = survivors_text(state.participants, state.held, survivors)
-    state = replace(state, survivors=survivors)
-    return _answer(state, found, request, identity, {"survivors": text})
+    return replace(state, survivors=survivors), {"survivors": text}
 
 
-def reveal(state: SiteState, request: bytes, identity: SiteIdentity) -> tuple[SiteState, bytes]:
+def _reveal(state: SiteState, given: Parts, identity: SiteIdentity) -> tuple[SiteState, Parts]:
     """Send one share per site: of the seed of a survivor, of the mask key of a site that dropped.
 
     The request holds the confirmations of other sites. Shares are revealed only if enough sites of
     the roster signed the same list of survivors as this site.
     """
-    found = _open(state, request, identity, Stage.REVEAL)
-    if found.stage in state.answers:
-        return state, state.answers[found.stage]
-    identity.require_roster(state.attempt)
     needed = threshold(len(state.participants))
-    _check_list("confirmations", found.parts, state.survivors, needed)
+    _check_list("confirmations", given, state.survivors, needed)
     text = survivors_text(state.participants, state.held, state.survivors)
-    for peer, signature in found.parts.items():
+    for peer, signature in given.items():
         confirmation = Answer(peer, Stage.CONFIRM, {"survivors": text}, signature)
         confirmation.verify(state.attempt, identity.roster, OTHER_LIST)
     shares = {c: pair[0 if c in state.survivors else 1] for c, pair in state.held.items()}
-    return _answer(replace(state, held={}), found, request, identity, shares)
+    return replace(state, held={}), shares
 
 
-def _open(state: SiteState, request: bytes, identity: SiteIdentity, stage: Stage) -> Request:
-    """Parse a request. Refuse it unless it is the next one, or the one that was answered."""
-    if identity.client != state.client:
-        raise ValueError(f"the state belongs to {state.client}, not to {identity.client}")
-    found = Request.read(request)
-    state.attempt.require(found.attempt)
-    if found.stage is not stage:
-        raise Refused("stage", stage, found.stage)
-    if stage not in state.answers and stage is not state.stage:
-        raise Refused("stage", f"{state.stage}, which this site answers next", stage)
-    if stage in state.answers and state.requests[stage] != hashlib.sha256(request).hexdigest():
-        raise Refused(
-            f"request of stage {stage}",
-            "the one that this site has answered",
-            "another",
-            hint="a site answers each stage of an attempt once; start another attempt",
-        )
-    if stage not in state.answers and not (state.secrets or state.held):
-        raise Refused("attempt", "one that is under way at this site", "one that has ended")
-    return found
-
-
-def _answer(
-    state: SiteState,
-    found: Request,
-    request: bytes,
-    identity: SiteIdentity,
-    parts: dict[str, bytes],
+def _signed(
+    state: SiteState, found: Request, request: bytes, identity: SiteIdentity, parts: Parts
 ) -> tuple[SiteState, bytes]:
     """Sign an answer and record it with the digest of its request."""
     stage = found.stage

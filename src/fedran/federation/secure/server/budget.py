@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.secure.masking.attempt import Stage
-from fedran.federation.secure.server.coordinator import OpenSum
-from fedran.federation.server.settings import ServerPaths
+from fedran.federation.secure.server.open_sum import OpenSum
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.schema import Charge
 
@@ -71,24 +69,6 @@ def over_budget(
         f"epsilon {noise.epsilon:g} would raise this to {after:.3g} (at delta "
         f"{noise.delta:g}); raise total_epsilon or lower epsilon in server.toml"
     )
-
-
-class OverBudget(OSError):
-    """A task would exceed the privacy budget."""
-
-
-def require_budget(paths: ServerPaths, task: str) -> None:
-    """Refuse a new task whose sum would exceed the privacy budget, before any site is asked."""
-    settings = paths.settings()
-    if settings.noise is None:
-        return
-    with closing(Database(paths.state)) as database:
-        ledger = database.ledger()
-    if any(charge.task == task for charge in ledger):  # late sites may still get their results
-        return
-    reason = over_budget(ledger, task, settings.noise.budget, settings.total_epsilon)
-    if reason:
-        raise OverBudget(f"task {task} is refused: {reason}")
 
 
 def charge(database: Database, opened: OpenSum, total_epsilon: float | None) -> str:

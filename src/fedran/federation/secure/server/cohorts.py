@@ -16,37 +16,31 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.core.private.noisy_sums import mean_row
-from fedran.core.summary import Summary
-from fedran.federation.protocol.identity import Statement, UploadId, cohort_name
+from fedran.federation.protocol.identity import Statement, cohort_name
 from fedran.federation.protocol.limits import MAX_SITES
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.masking.attempt import Attempt, roster_digest
-from fedran.federation.secure.masking.contribution import (
-    Content,
-    encode_aware_omega,
-    encode_center,
-    sum_to_summary,
-)
-from fedran.federation.secure.server.coordinator import OpenSum
+from fedran.federation.secure.masking.contribution import Content, sum_to_summary
+from fedran.federation.secure.server.open_sum import OpenSum
 from fedran.federation.server.store.store import Store
 from fedran.wire.codec import encode
 
 log = logging.getLogger(__name__)
 
 
-def make_content(store: Store, task: str, omega: str) -> Content:
+def make_content(store: Store, task: str, center: tuple[float, ...] = ()) -> Content:
     """What the numbers of a new sum mean, as the settings say now."""
     settings = store.settings
     assert settings.labels is not None
     return Content(
         settings.labels,
         settings.sketch_columns,
-        omega,
         zlib.crc32(f"{settings.federation} {task}".encode()),
         min(len(store.roster.clients), MAX_SITES),
         settings.max_rows,
         settings.noise,
+        center,
     )
 
 
@@ -65,75 +59,48 @@ def make_attempt(store: Store, task: str, number: int, content: Content) -> Atte
     )
 
 
-def next_number(store: Store, task: str, at_least: int = 1) -> int:
+def released_mean(store: Store) -> tuple[float, ...]:
+    """The mean of all rows released before, with noise; empty without noise or rows."""
+    released = store.aggregator.class_sums if store.settings.noise is not None else None
+    return tuple(mean_row(released).tolist()) if released else ()
+
+
+def next_number(store: Store, task: str) -> int:
     """A number that no attempt at this sum had. It is on disk before it is used.
 
-    After a restore, the ledger and the sums in the store may know more than the list of numbers.
+    After a restore, the ledger may know more than the list of numbers.
     """
     numbers = json.loads(store.database.fact("attempts") or "{}")
-    held = store.database
-    used = [charge.attempt for charge in held.ledger() if charge.task == task]
-    for known in (held.uploads(), held.quarantine().values(), held.tombstones()):
-        used += [found.sum_number for found in known if found.task == task]
-    numbers[task] = max([at_least, *(number + 1 for number in (numbers.get(task, 0), *used))])
+    charged = [charge.attempt for charge in store.database.ledger() if charge.task == task]
+    numbers[task] = 1 + max([numbers.get(task, 0), *charged])
     store.database.set_fact("attempts", json.dumps(numbers))
     return int(numbers[task])
-
-
-def task_before(store: Store, task: str) -> bytes:
-    """The encoded test matrix of a sketch that is aware of the task before; empty: blind.
-
-    With noise, the mean of all rows released before.
-    """
-    columns = store.settings.sketch_columns
-    if store.settings.noise is not None:
-        held = store.aggregator.class_sums
-        return encode_center(mean_row(held)) if held else b""
-    earlier = [u for u in store.database.uploads() if u.task != task]
-    summary = store.database.message(earlier[-1]) if columns and earlier else None
-    if not isinstance(summary, Summary):
-        return b""
-    return encode_aware_omega(summary, columns, zlib.crc32(task.encode()))
-
-
-def members_in_quarantine(store: Store) -> set[UploadId]:
-    """Members of sums that wait for a person."""
-    waiting = (w for w in store.database.quarantine().values() if w.sum_number)
-    return {member for w in waiting for member in store.database.opened(w).statement.members}
 
 
 def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Receipt:
     """The store's decision about the total of a sum. One that describes no rows is refused."""
     attempt, fingerprint = opened.attempt, store.fingerprint
-    survivors = opened.state.survivors
     client, task = cohort_name(attempt.number), attempt.task
     known = store.state.digest((client, task))
     if known is not None:  # the server was killed after the store had it
         return Receipt(Code.DUPLICATE, client, task, known)
     assert store.key is not None
+    members = tuple((member, task) for member in opened.state.survivors)
+    width = store.settings.out_features
     try:
-        summary = sum_to_summary(
-            total,
-            opened.content,
-            fingerprint,
-            store.settings.out_features,
-            len(survivors),
-            opened.omega,
-        )
+        summary = sum_to_summary(total, opened.content, fingerprint, width, len(members))
     except Refused as reason:
         told = f"the sum describes no rows ({reason}); a site has added other numbers"
         receipt = Receipt(Code.INVALID, client, task, "?", told)
         store.events.write("upload", **receipt.fields(), verified=True, bytes=0, members=0)
     else:
         upload = encode(summary, "float32")
-        members = tuple((member, task) for member in survivors)
-        digest = hashlib.sha256(upload).hexdigest()
         said = Statement(
             attempt.federation,
             client,
             task,
             fingerprint.hash,
-            digest,
+            hashlib.sha256(upload).hexdigest(),
             members,
             sum_number=attempt.number,
         )

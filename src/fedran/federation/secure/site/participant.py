@@ -7,7 +7,7 @@ its contribution, the sums over a task's rows as integers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,9 @@ from fedran.federation.protocol.limits import BATCH_ROWS, MAX_CONTENTS
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.secure.masking import masking
 from fedran.federation.secure.masking.attempt import Attempt, Request, SiteIdentity, Stage, helpers
-from fedran.federation.secure.masking.contribution import OMEGA_SUFFIX, Content, encode_contribution
+from fedran.federation.secure.masking.contribution import Content, encode_contribution
 from fedran.federation.secure.site.pinning import PinnedRoster, read_clients
-from fedran.federation.secure.site.sum_files import SumFiles, spent_epsilon
+from fedran.federation.secure.site.sum_files import SumFiles, made_for, spent_epsilon
 from fedran.federation.site.failures import NoContribution, text_for_server, time_limit
 from fedran.federation.site.pseudo_labels import MappedRows, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
@@ -63,7 +63,7 @@ class Participant:
         )
         return cls(file, settings, identity, SumFiles(state))
 
-    def answer(self, offer: Offer, request: bytes, content: object, omega: bytes) -> bytes:
+    def answer(self, offer: Offer, request: bytes, content: object) -> bytes:
         """The answer to one request. It is on disk before it is returned."""
         found = Request.read(request)
         task, files = found.attempt.task, self.files
@@ -72,105 +72,59 @@ class Participant:
             least = self.limits.min_sites
             state, answer = masking.advertise(request, self.identity, before, min_sites=least)
             if state is not before:
-                self._prepare(replace(offer, task=task, earlier=()), found.attempt, content, omega)
+                self._prepare(replace(offer, task=task, earlier=()), found.attempt, content)
         elif before is None:
             raise Refused("attempt", "one in which this site takes part", found.attempt.number)
         elif found.stage is Stage.MASK:
-            files.require_made_for(before.attempt)
-            noise = files.note(task).get("noise")
-            self._check_spending(task, noise)
-            state, answer = masking.mask(before, request, self.identity, files.vector(task))
-            files.set_note(task, sent=noise)
+            vector, budget = files.vector(before.attempt)
+            self._check_spending(task, budget)
+            state, answer = masking.answer(before, request, self.identity, vector)
+            files.set_note(task, sent=budget and (budget.epsilon, budget.delta))
         else:
-            steps = {
-                Stage.SHARE: masking.share,
-                Stage.CONFIRM: masking.confirm,
-                Stage.REVEAL: masking.reveal,
-            }
-            state, answer = steps[found.stage](before, request, self.identity)
+            state, answer = masking.answer(before, request, self.identity)
         files.save(state)
         return answer
 
-    def last_number(self, request: bytes) -> int:
-        """The number of the newest attempt at the sum of a request's task; 0 before the first."""
-        try:
-            state = self.files.state(Request.read(request).attempt.task)
-        except Refused:
-            return 0
-        return 0 if state is None else state.attempt.number
-
-    def _prepare(self, offer: Offer, attempt: Attempt, given: object, omega: bytes) -> None:
+    def _prepare(self, offer: Offer, attempt: Attempt, given: object) -> None:
         """Make the contribution for an attempt.
 
         Whatever the attempt says about the task must agree with the offer and the content.
         """
         content, fingerprint = Content.read(given), offer.features().fingerprint
-        expected = {
-            "federation": offer.federation,
-            "fingerprint": fingerprint.hash,
-            "content": content.digest,
-            "length": content.length(fingerprint),
-        }
-        for name, value in expected.items():
-            if getattr(attempt, name) != value:
-                raise Refused(f"{name} of the attempt", str(value), getattr(attempt, name))
+        expected = replace(
+            attempt,
+            federation=offer.federation,
+            fingerprint=fingerprint.hash,
+            content=content.digest,
+            length=content.length(fingerprint),
+        )
+        expected.require(attempt)
         self._check_limits(offer, attempt, content)
         note = self.files.note(offer.task)
         if note.get("refused"):
-            raise NoContribution(CANNOT_ADD, failed=True)
-        self._check_questions(attempt, content, note)
-        self._make(offer, attempt, content, omega)
+            raise NoContribution(CANNOT_ADD)
+        limits = [content.max_rows, *content.classes]
+        asked = sorted({*note.get("asked", []), made_for(attempt)})
+        if content.noise is None:
+            _check_questions(asked, limits, note.get("limits", limits))
+        self._make(offer, attempt, content)
+        self.files.set_note(offer.task, limits=limits, asked=asked)
 
-    def _check_questions(self, attempt: Attempt, content: Content, note: Mapping[str, Any]) -> None:
-        """Refuse to try one content after the other.
-
-        Whether rows fit is one bit about them. A server that could ask with one limit after the
-        other would find out their number and classes, and with one test matrix after the other
-        the size of their sketch. With noise, no refusal depends on the rows. Classes may be added
-        to the list: labels that were in it still are, so the answer tells nothing new.
-        """
-        if content.noise is not None:
-            return
-        max_rows, *classes = note.get("limits") or _limits(content)
-        if max_rows != content.max_rows or not set(classes) <= set(content.classes):
-            raise Refused(
-                "content",
-                "the max_rows and at least the classes of the last request for this task",
-                "others",
-                hint="use a new task id",
-            )
-        if len(_made(note, attempt, content)) > MAX_CONTENTS:
-            raise Refused(
-                "content",
-                f"one of the first {MAX_CONTENTS} for this task",
-                "another",
-                hint="use a new task id",
-            )
-
-    def _make(self, offer: Offer, attempt: Attempt, content: Content, omega: bytes) -> None:
-        """Make the contribution, and note what it is made for."""
+    def _make(self, offer: Offer, attempt: Attempt, content: Content) -> None:
+        """Make the contribution, or note for good that the rows do not fit."""
         task, files = offer.task, self.files
-        files.set_note(task, content="", fingerprint="")  # until it is complete, it is not sent
         try:
             with time_limit(self.limits.seconds):
-                vector = make_contribution(Site.load(self.file), offer, content, omega)
+                vector = make_contribution(Site.load(self.file), offer, content)
         except NoRows:
-            raise NoContribution(f"no rows for task {task} yet", failed=False) from None
+            raise
         except (Exception, SystemExit) as reason:
             asked = f"max_rows {content.max_rows} and {len(content.classes)} classes"
             why = f"{text_for_server(reason, self.file.parent)}; the server asked with {asked}"
             log.error("task %s refused: %s", task, why)
             files.set_note(task, refused=why)
-            raise NoContribution(CANNOT_ADD, failed=True) from None
-        files.put_vector(task, vector, content)
-        noise = content.noise and (content.noise.epsilon, content.noise.delta)
-        files.set_note(
-            task,
-            fingerprint=attempt.fingerprint,
-            limits=_limits(content),
-            made=_made(files.note(task), attempt, content),
-            noise=noise,
-        )
+            raise NoContribution(CANNOT_ADD) from None
+        files.put_vector(attempt, vector, content.noise)
 
     def _check_limits(self, offer: Offer, attempt: Attempt, content: Content) -> None:
         """Refuse more features, or less noise, than this site's settings allow.
@@ -187,22 +141,21 @@ class Participant:
             _require_at_most("delta", noise.delta, limits.max_delta)
             most = attempt.min_sites - helpers(limits.min_sites)
             _require_at_most("honest sites", noise.honest, most)
-            self._check_spending(attempt.task, (noise.epsilon, noise.delta))
+            self._check_spending(attempt.task, noise.budget)
 
-    def _check_spending(self, task: str, noise: Sequence[float] | None) -> None:
+    def _check_spending(self, task: str, budget: Budget | None) -> None:
         """Refuse a sum with which this site's rows would spend more than its settings allow.
 
         This is checked before a contribution is made, and again before it leaves: sums of other
         tasks may have been under way.
         """
-        if noise is None:
+        if budget is None:
             return
-        limits, budget = self.limits, Budget(*noise)
-        spent_by_all = {**self.files.sent(), task: budget}
+        limits, sent = self.limits, {**self.files.sent(), task: budget}
         row = gaussian_epsilon(budget.mu, limits.max_delta)
         _require_at_most("epsilon of the task's rows", row, limits.max_epsilon)
         if limits.max_total_epsilon is not None:
-            person = spent_epsilon(spent_by_all, limits.max_delta)
+            person = spent_epsilon(sent, limits.max_delta)
             what = "epsilon of a person with one row in every task"
             _require_at_most(what, person, limits.max_total_epsilon)
 
@@ -212,31 +165,24 @@ def _require_at_most(what: str, given: float, most: float) -> None:
         raise Refused(what, f"at most {most:g}, as this site's settings demand", f"{given:.4g}")
 
 
-def _limits(content: Content) -> list[Any]:
-    """What decides whether rows fit."""
-    return [content.max_rows, *content.classes]
+def _check_questions(asked: Sequence[str], limits: list[Any], before: list[Any]) -> None:
+    """Refuse to try one content after the other.
+
+    Whether rows fit is one bit about them. A server that could ask with one limit after the other
+    would find out their number and classes, and with one sketch after the other the size of their
+    Gram. With noise, no refusal depends on the rows. Classes may be added to the list: labels that
+    were in it still are, so the answer tells nothing new.
+    """
+    hint = "use a new task id"
+    if limits[0] != before[0] or not set(before[1:]) <= set(limits[1:]):
+        expected = "the max_rows and at least the classes of the last request for this task"
+        raise Refused("content", expected, "others", hint)
+    if len(asked) > MAX_CONTENTS:
+        expected = f"one of the first {MAX_CONTENTS} for this task"
+        raise Refused("content", expected, "another", hint)
 
 
-def _made(note: Mapping[str, Any], attempt: Attempt, content: Content) -> list[str]:
-    """For what contributions to a task were made, with this one."""
-    return sorted({*note.get("made", []), f"{content.digest} {attempt.fingerprint}"})
-
-
-def requests_of(
-    fields: Mapping[str, Any], blobs: Mapping[str, bytes]
-) -> list[tuple[str, bytes, object, bytes]]:
-    """Name, request, content and test matrix of every request in a message."""
-    contents = fields.get("contents")
-    known = contents if isinstance(contents, Mapping) else {}
-    names = [name for name in blobs if not name.endswith(OMEGA_SUFFIX)]
-    return [
-        (n, blobs[n], known.get(n), blobs.get(f"{n}{OMEGA_SUFFIX}", b"")) for n in sorted(names)
-    ]
-
-
-def make_contribution(
-    site: Site, offer: Offer, content: Content, encoded_omega: bytes
-) -> NDArray[np.uint32]:
+def make_contribution(site: Site, offer: Offer, content: Content) -> NDArray[np.uint32]:
     """The integers that this site adds for the offered task.
 
     Classes with fewer than ``min_class_count`` rows are withheld, as in an upload: another site may
@@ -250,11 +196,10 @@ def make_contribution(
     phi, H = offer.features(), site.random_features(data, offer)
     assert isinstance(phi, RandomFeatures)  # secure sums need summaries
     if content.noise is not None:
-        mechanism = content.mechanism(phi.fingerprint, encoded_omega)
-        return private_contribution(mechanism, H, data.y, content)
+        return private_contribution(content.mechanism(phi.fingerprint), H, data.y, content)
     capacity = site.capacity(phi.out_features)
     y, kept = choose_rows(H, data.y, capacity, offer, site.settings)
-    omega = content.test_matrix(phi.out_features, encoded_omega)
+    omega = content.test_matrix(phi.out_features)
     batches = [kept[i : i + BATCH_ROWS] for i in range(0, len(kept), BATCH_ROWS)]
     found = sum(
         sketch_sums(H(rows), [y[i] for i in rows], content.classes, omega) for rows in batches

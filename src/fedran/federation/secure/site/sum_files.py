@@ -21,7 +21,7 @@ from fedran.core.errors import Refused, check_id, printable
 from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.secure.masking.attempt import Attempt, Stage
-from fedran.federation.secure.masking.contribution import Content
+from fedran.federation.secure.masking.contribution import Noise
 from fedran.federation.secure.masking.masking import SiteState
 from fedran.wire.files import read_json_object, write_atomically
 
@@ -61,9 +61,9 @@ class SumFiles:
     def note(self, task: str) -> dict[str, Any]:
         """What is known about a task; empty before the first attempt. A damaged one is refused.
 
-        ``content``, ``fingerprint`` and ``limits`` of the contribution, or why it was ``refused``;
-        for which contents one was ``made``; its ``noise``, as epsilon and delta, and that of the
-        vector that was ``sent``; ``code``, ``digest`` and ``reason`` of the receipt.
+        ``asked`` and ``limits``: for what contributions were made; ``vector``: what the present one
+        was made for, and its noise; or why it was ``refused``; the noise, as epsilon and delta, of
+        the vector that was ``sent``; ``code``, ``digest`` and ``reason`` of the receipt.
         """
         path = self.path(task, "note")
         found = read_json_object(path)
@@ -77,26 +77,25 @@ class SumFiles:
         note = json.dumps({**self.note(task), **changes})
         write_atomically(self.path(task, "note"), note.encode())
 
-    def vector(self, task: str) -> NDArray[np.uint32]:
-        """The contribution of this site."""
-        found = np.frombuffer(self.path(task, "vector").read_bytes(), "<u4")
-        return found.astype(np.uint32, copy=False)
-
-    def put_vector(self, task: str, vector: NDArray[np.uint32], content: Content) -> None:
-        """Keep a contribution."""
+    def put_vector(self, attempt: Attempt, vector: NDArray[np.uint32], noise: Noise | None) -> None:
+        """Replace the contribution to the sum of a task. An incomplete one is never sent."""
+        task = attempt.task
+        self.set_note(task, vector={})
         write_atomically(self.path(task, "vector"), vector.astype("<u4", copy=False).tobytes())
-        self.set_note(task, content=content.digest)
+        spends = noise and (noise.epsilon, noise.delta)
+        self.set_note(task, vector={"made_for": made_for(attempt), "noise": spends})
 
-    def require_made_for(self, attempt: Attempt) -> None:
-        """Refuse to send a contribution of another layout, resolution, noise or feature map.
+    def vector(self, attempt: Attempt) -> tuple[NDArray[np.uint32], Budget | None]:
+        """The contribution that was made for an attempt, and what its rows spend.
 
         A request that is refused later may have replaced the one of the attempt under way.
         """
-        note = self.note(attempt.task)
-        made_for = note.get("content"), note.get("fingerprint")
-        if made_for != (attempt.content, attempt.fingerprint):
+        note = self.note(attempt.task).get("vector", {})
+        if note.get("made_for") != made_for(attempt):
             hint = "another attempt makes it anew"
             raise Refused("contribution", "the one that was made for this attempt", "another", hint)
+        found = np.frombuffer(self.path(attempt.task, "vector").read_bytes(), "<u4")
+        return found.astype(np.uint32, copy=False), note["noise"] and Budget(*note["noise"])
 
     def sent(self) -> dict[str, Budget]:
         """Task -> what its rows with noise have spent. A damaged note is refused.
@@ -136,6 +135,11 @@ class SumFiles:
 
     def _notes(self) -> dict[str, dict[str, Any]]:
         return {path.stem: read_json_object(path) for path in self.folder.glob("*.note")}
+
+
+def made_for(attempt: Attempt) -> str:
+    """What a contribution depends on: what its numbers mean, and the feature map."""
+    return f"{attempt.content} {attempt.fingerprint}"
 
 
 def spent_epsilon(sent: Mapping[str, Budget], delta: float) -> float:

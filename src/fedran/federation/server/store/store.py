@@ -21,7 +21,7 @@ from fedran.core.solve.nystrom import sketch_ridge
 from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.aggregator import Aggregator, Message
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS
+from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS, MAX_HOURLY_REVISIONS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
@@ -352,10 +352,23 @@ class Store:
         check_not_forgotten(statement, self.forgotten)
         older = state.uploads.get(statement.key)
         if older is not None and statement.revision > older.revision:
+            if not arrival.released:
+                self._check_revisions(statement.client)
             check_message(arrival.envelope, self.settings, State(self.settings, self.database))
             state = arrival.state = state.without({statement.key})
         check_not_covered(statement, state.uploads, state.covered)
         return check_message(arrival.envelope, self.settings, state)
+
+    def _check_revisions(self, client: str) -> None:
+        """Refuse more revisions per hour than a site may send."""
+        if self.events.revisions(client, time.time() - 3600) >= MAX_HOURLY_REVISIONS:
+            raise UploadRefused(
+                Code.TOO_MANY_REVISIONS,
+                "revision",
+                f"at most {MAX_HOURLY_REVISIONS} revisions of a site per hour",
+                "another",
+                hint="the site sends it again later",
+            )
 
     def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
         """Write an upload and its event to disk."""
@@ -428,5 +441,6 @@ class Arrival:
             fields["rows"] = self.message.accounts.n_rows
             fields["classes"] = class_rows(self.message)
             fields["members"] = len(self.envelope.statement.members)
+        if self.verified and self.envelope is not None:
             fields["revision"] = self.envelope.statement.revision
         return fields
