@@ -88,6 +88,6 @@ def test_a_superlink_that_does_not_listen_is_an_error_of_one_sentence(tmp_path):
 
 def test_a_run_is_active_until_it_is_finished_in_any_way():
     for status in ("finished:completed", "finished:failed", "finished:stopped"):
-        assert not control.FlowerRun("1", status, "", 0, 0).active
+        assert not control.FlowerRun("1", status, 0, 0).active
     for status in ("pending", "starting", "running"):
-        assert control.FlowerRun("1", status, "", 0, 0).active
+        assert control.FlowerRun("1", status, 0, 0).active

@@ -1,6 +1,5 @@
 """Nodes of the SuperLink: who may connect, who lacks the newest head. Flower is simulated."""
 
-import hashlib
 import json
 import logging
 import sqlite3
@@ -21,7 +20,7 @@ from fedran.federation.flower import control
 from fedran.federation.ops.nodes import NodeRegistry, _free_key
 from fedran.federation.protocol.keys import make_node_key
 from fedran.federation.protocol.limits import LONGEST_WAIT_UPDATES
-from fedran.federation.server.settings import APP, ServerPaths
+from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 
 
@@ -83,8 +82,8 @@ def place(tmp_path):
     return ServerPaths(tmp_path)
 
 
-def flower_run(run_id, status="finished:completed", app="", received=0, sent=0):
-    return control.FlowerRun(run_id, status, app, received, sent)
+def flower_run(run_id, status="finished:completed", received=0, sent=0):
+    return control.FlowerRun(run_id, status, received, sent)
 
 
 def database(place):
@@ -346,16 +345,3 @@ def test_a_node_that_was_away_for_long_is_asked_at_once(three, place, link):
     assert updates_with_a_run(three, link, LONGEST_WAIT_UPDATES) == []
     link.nodes["3"]["status"] = "online"
     assert updates_with_a_run(three, link, 1) == [0]
-
-
-def test_a_run_with_a_foreign_app_is_an_alarm(place, link, caplog):
-    (place.flower / APP).write_bytes(b"ours")
-    ours = hashlib.sha256(b"ours").hexdigest()
-    link.runs = [flower_run("1", app=ours), flower_run("2", app="theirs")]
-    update(place, 2)
-    assert caplog.text.count("ALARM: run 2 has an app that is not fedran's") == 1
-    assert json.loads(database(place).fact("flower"))["foreign_runs"] == ["2"]
-    (place.flower / APP).write_bytes(b"newer")
-    update(place)
-    found = json.loads(database(place).fact("flower"))["foreign_runs"]
-    assert found == ["2"], "runs of an earlier version of our app are not foreign"

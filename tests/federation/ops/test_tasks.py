@@ -36,7 +36,7 @@ class Flower:
         found = self.answers.pop(0)
         if isinstance(found, Exception):
             raise found
-        return [control.FlowerRun("1", found, "", 3000, 2000)] if isinstance(found, str) else found
+        return [control.FlowerRun("1", found, 3000, 2000)] if isinstance(found, str) else found
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from fedran.federation.protocol import keys
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.server.store.schema import Tombstone
+from fedran.federation.site.settings import ALARMS
 from fedran.federation.status.format import format_uploads
 from fedran.federation.status.reader import Reader
 from helpers.federation.made_federation import upload
@@ -220,8 +221,7 @@ def test_alarms_and_a_certificate_that_expires_are_findings(open_task, monkeypat
     assert Reader(open_task.folder).read().certificate_expires is None
     monkeypatch.setattr(keys, "SERVER_DAYS", 20)
     keys.make_certificates(open_task.server / "tls")
-    record = {"at": time.time(), "nodes": [], "foreign_runs": ["77"]}
-    open_task.database.set_fact("flower", json.dumps(record))
+    (open_task.server / "state" / ALARMS).write_text('nonsense\n{"at": 1.0, "reason": "run 77"}\n')
     runtime = ServerPaths(open_task.server).runtime
     runtime.mkdir(parents=True)
     (runtime / REFUSED_REQUESTS).write_text(json.dumps({"at": time.time(), "times": 3}))

@@ -190,11 +190,11 @@ def _run_once(
     try:
         run_id = control.start_run(paths, task, simulated, deadline)
     except control.FlowerError as reason:  # the SuperLink may be starting
-        return FlowerRun("", f"not started ({reason})", "", 0, 0)
+        return FlowerRun("", f"not started ({reason})", 0, 0)
     with closing(Database(paths.state)) as database:
         database.set_run(run_id, task, "started", 0, 0)
     limit = time.monotonic() + deadline + EXTRA_SECONDS
-    run, trouble = FlowerRun(run_id, "unknown", "", 0, 0), ""
+    run, trouble = FlowerRun(run_id, "unknown", 0, 0), ""
     while run.active and time.monotonic() < limit:
         time.sleep(POLL_SECONDS)
         for line in tail.lines():

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Collection, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from fedran.federation.secure.site.pinning import key_fingerprint, roster_finger
 from fedran.federation.server.settings import REFUSED_REQUESTS, ROSTER, ServerPaths
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.schema import Charge, Waiting
+from fedran.federation.site.settings import ALARMS
 from fedran.federation.status.counts import Counts
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import Finding, Outcome, Status
@@ -63,7 +64,7 @@ class Reader:
         record = json.loads(stored.flower or "{}")
         nodes = self._connected(record, stored.seen, now) if running else None
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
-        findings += self._warnings(now, record.get("foreign_runs", []), expires)
+        findings += [*alarms(self.state), *self._warnings(now, expires)]
         roster, sums = self._roster(findings), list(self._sums())
         findings += _restored(json.loads(stored.restored or "{}"), roster)
         sites = [
@@ -155,13 +156,8 @@ class Reader:
             findings.append(Finding("problem", f"The roster cannot be read: {reason}"))
             return {}
 
-    def _warnings(
-        self, now: float, foreign_runs: list[str], expires: float | None
-    ) -> Iterator[Finding]:
+    def _warnings(self, now: float, expires: float | None) -> Iterator[Finding]:
         """What the owner should look into, whatever the uploads are."""
-        if foreign_runs:
-            text = f"ALARM: run {shortened(foreign_runs, 5)} has an app that is not fedran's"
-            yield Finding("problem", f"{text}. It is refused, but somebody else can start runs.")
         refused = read_json_object(self.runtime / REFUSED_REQUESTS)
         if refused:
             yield Finding(
@@ -256,3 +252,13 @@ def disk_findings(free: int) -> Iterator[Finding]:
         yield Finding("problem", text, "Free some space; nothing that was acknowledged is lost.")
     elif free < LEAST_FREE:
         yield Finding("warning", f"Only {human_bytes(free)} of disk space are free.")
+
+
+def alarms(state: Path) -> Iterator[Finding]:
+    """The newest runs whose app was not ours. Lines that cannot be read are left out."""
+    path = state / ALARMS
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for line in lines[-3:]:
+        with suppress(ValueError, TypeError, KeyError):
+            text = "ALARM: a run brought an app that is not fedran's, and was refused"
+            yield Finding("problem", f"{text}: {json.loads(line)['reason']}")

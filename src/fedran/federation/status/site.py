@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from fedran.federation.secure.site.sum_files import FOLDER, SumFiles, spent_epsi
 from fedran.federation.server.store.schema import SolvedHead
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import (
-    ALARMS,
     CONNECTION,
     HEAD,
     OUTBOX,
@@ -26,7 +24,7 @@ from fedran.federation.site.settings import (
     newest_head,
 )
 from fedran.federation.status.model import Finding, Outcome, SiteStatus, Status
-from fedran.federation.status.reader import disk_findings
+from fedran.federation.status.reader import alarms, disk_findings
 from fedran.wire.files import folder_bytes, read_json_object
 
 
@@ -37,7 +35,7 @@ def read_site(paths: SitePaths) -> Status:
     known, shown = pinned.clients, pinned.shown or pinned.clients
     marks = pinned.marks(shown)
     free = shutil.disk_usage(paths.folder).free
-    findings = [*disk_findings(free), *_alarms(state / ALARMS)]
+    findings = [*disk_findings(free), *alarms(state)]
     if known and marks:
         text = "The server shows another roster: this site takes part in no secure sum."
         remedy = f"Compare and pin it: `fedran federation check {paths.folder}` says how."
@@ -80,15 +78,6 @@ def _head(state: Path) -> SolvedHead | None:
         return None
     file = (state / HEAD).stat()
     return SolvedHead(0, file.st_mtime, "", "", len(head.classes), file.st_size, None, 0.0, 0)
-
-
-def _alarms(path: Path) -> Iterator[Finding]:
-    """The newest runs whose app was not ours. Lines that cannot be read are left out."""
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    for line in lines[-3:]:
-        with suppress(ValueError, TypeError, KeyError):
-            text = "ALARM: a run brought an app that is not fedran's, and was refused"
-            yield Finding("problem", f"{text}: {json.loads(line)['reason']}")
 
 
 def _uploads(folder: Path) -> list[Outcome]:
