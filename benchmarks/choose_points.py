@@ -354,9 +354,25 @@ def fit(lines: list[Line]) -> str:
         "Written by `python benchmarks/choose_points.py fit` from results/points_constants.ndjson",
         f"(measured {made}). Accuracy in percent on a held-out fifth of the training rows, of a",
         "head for all classes from the messages of five clients (beta 0.1) in all tasks.",
-        "Leave-one-out chooses the ridge, unless a table varies it. Datasets with 10,000 rows have",
-        "a quarter of the landmarks that a table names.",
+        "Leave-one-out chooses the ridge, unless a table varies it. Where a number of rows stands",
+        "beside a dataset, it has a quarter of the landmarks that a table names.",
     ]
+    out += ["", "## Scale factor, mean loss", ""]
+    out += [
+        "Against the best factor of each dataset, in points: noise of a dataset has less weight.",
+        "",
+    ]
+    out += [
+        f"| points | {' | '.join(f'{f:g}' for f in FACTORS)} |",
+        f"|---|{'---:|' * len(FACTORS)}",
+    ]
+    for name, same in messages.items():
+        swept_rows = [
+            [cell(d, {**same, "factor": f}, "accuracy") for f in FACTORS] for d in DATASETS
+        ]
+        known = np.array([row for row in swept_rows if "-" not in row], dtype=np.float64)
+        lost = (known.max(axis=1, keepdims=True) - known).mean(axis=0)
+        out.append(f"| {name}, {len(known)} datasets | {' | '.join(f'{x:.2f}' for x in lost)} |")
     for name, same in {**messages, **supports}.items():
         text = "Scale of the kernel over the mean squared distance of two rows."
         out += table(f"Scale factor, {name}", text, swept("factor", FACTORS), **same)

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 import warnings
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,8 @@ SHOWN = (5, 50, 100, 200)
 """Uploads after which memory is read."""
 PULL_SECONDS = 3.0
 """Between two questions of a SuperNode without work, as in Flower."""
+START_SECONDS, RETRY_SECONDS = 0.15, 10.0
+"""Between the starts of two sites, and until one that could not connect tries again."""
 
 
 def uploads(count, rows):
@@ -212,10 +214,9 @@ def site_thread(address, place, number, ended):
     from fedran.federation.flower.clientapp import app
 
     key = load_ssh_private_key((place.folder / "node.key").read_bytes(), None)
-    certificate = str(place.folder / "ca.crt")
-    time.sleep(number % 100 * PULL_SECONDS / 100)
-    with http_request_response(address, False, certificate, (key, key.public_key())) as link:
-        node, receive, send, _, _, pull, push, confirm = link
+    keys, certificate = (key, key.public_key()), str(place.folder / "ca.crt")
+
+    def answer(node, receive, send, _run, _app, pull, push, confirm):
         while not ended.is_set():
             if (found := receive()) is None:
                 ended.wait(PULL_SECONDS)
@@ -233,6 +234,12 @@ def site_thread(address, place, number, ended):
             wanted, session = send(reply, get_object_tree(reply), time.monotonic() - start)
             for part in wanted:
                 push(run, session, part, parts[part].deflate())
+
+    ended.wait(number * START_SECONDS)
+    while not ended.is_set():
+        with suppress(SystemExit), http_request_response(address, False, certificate, keys) as link:
+            answer(*link)
+        ended.wait(RETRY_SECONDS)  # as a site's supervisor starts a SuperNode again
 
 
 def site_process(address, folder, numbers, ended):

@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ OWN = {"format", "version", "kind"}
 def originals() -> list[bytes]:
     """A message of every kind, small enough to damage every part of it often."""
     rng = np.random.default_rng(0)
-    Z, y = rng.random((40, 12)), [("ant", "bee", 3)[i % 3] for i in range(40)]
+    Z, y = rng.random((18, 12)), [("ant", "bee", 3)[i % 3] for i in range(18)]
     phi = fedran.KernelFeatures(12, "hellinger", source="fuzz")
     wide = fedran.RandomFeatures(12, 24, "hellinger", source="fuzz")
     points = [fedran.condense(phi(Z), y, size, fingerprint=phi.fingerprint) for size in (1, 3)]
@@ -104,6 +105,14 @@ def use(obj: Any) -> None:
         fedran.encode(obj)
 
 
+def seconds_of(blob: bytes) -> float:
+    """The processor time for a message. Another program may have had the processor before."""
+    start = time.process_time()
+    with suppress(fedran.Refused):
+        use(fedran.decode(blob))
+    return time.process_time() - start
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--messages", type=int, default=1_000_000)
@@ -112,7 +121,7 @@ def main() -> int:
     rng, blobs, outcomes = np.random.default_rng(args.seed), originals(), Counter[str]()
     start = time.monotonic()
     for i in range(args.messages):
-        blob, began = damaged(blobs[i % len(blobs)], rng), time.process_time()
+        blob, began = damaged(blobs[i % len(blobs)], rng), time.monotonic()
         try:
             use(fedran.decode(blob))
             outcomes["accepted"] += 1
@@ -122,7 +131,7 @@ def main() -> int:
                 outcomes["unreadable sentences"] += 1
         except Exception as reason:
             outcomes[f"other: {type(reason).__name__}: {reason}"[:200]] += 1
-        if time.process_time() - began > 1:
+        if time.monotonic() - began > 1 and seconds_of(blob) > 1:
             outcomes["slow"] += 1
         if (i + 1) % 100_000 == 0:
             print(f"{i + 1:,} in {time.monotonic() - start:.0f} s: {dict(outcomes)}", flush=True)

@@ -54,6 +54,12 @@ SETTING = {
 REFERENCE = 10_500
 """Non-members that are tested: enough for a rate at 0.1 % false positives."""
 FIRST_MARK, LAST_MARK = "<!-- made by benchmarks/leakage.py -->", "<!-- end -->"
+EARLIER = {
+    "shadow heads": HEADS,
+    "Mahalanobis distance": SCATTER,
+    "Mahalanobis distance, damped": SCATTER,
+}
+"""Attacks of an earlier version, in lines that were not measured again."""
 Line = dict[str, Any]
 """What was measured of one message."""
 Message = fedran.Points | fedran.Summary | NoisySums | fedran.Head
@@ -209,15 +215,16 @@ def write_pages(lines: list[Line]) -> None:
         own = [m for m in lines if m["dataset"] == dataset]
         days = " to ".join(sorted({m["date"] for m in own}))
         made = f"The site has {own[0]['members']:,} rows. Made by {own[0]['command']} on {days}."
-        rows = [[m["name"], human_bytes(m["bytes"]), *_found(m)] for m in own]
+        rows = [[_name(m), human_bytes(m["bytes"]), *_found(m)] for m in own]
         parts += [f"## {dataset_title(dataset)}", made, _table(HEADINGS, rows)]
     (ROOT / "results" / "leakage.md").write_text("\n\n".join(parts) + "\n")
     short, headings = [[name] for name in order], ["message"]
     for dataset in DATASETS:
-        backbone = dataset_title(dataset).partition(", ")[2]
+        backbone = dataset_title(dataset).partition(", ")[2] or dataset_title(dataset)
         headings += [f"{backbone}: {h}" for h in ("AUC", "TPR at 0.1 %", "head alone")]
-        for row in short:
-            (m,) = (m for m in lines if (m["dataset"], m["name"]) == (dataset, row[0]))
+        for name, row in zip(order, short, strict=True):
+            (m,) = (m for m in lines if (m["dataset"], m["name"]) == (dataset, name))
+            row[0] = max(row[0], _name(m))
             row += _found(m)[3:6]
     privacy = ROOT / "docs" / "explanation" / "privacy.md"
     before, _, rest = privacy.read_text().partition(FIRST_MARK)
@@ -233,11 +240,17 @@ HEADINGS = (
 )
 
 
+def _name(m: Line) -> str:
+    """The message, marked if an earlier version attacked it."""
+    return m["name"] + " *" * any(attack in EARLIER for attack in m["attacks"])
+
+
 def _found(m: Line) -> list[str]:
     """The cells of a message, in the order of ``HEADINGS`` from single rows on."""
 
     def strongest(*attacks: str) -> str:
-        return _number(max((m["attacks"][a] for a in attacks if a in m["attacks"]), default=None))
+        found = (v for a, v in m["attacks"].items() if EARLIER.get(a, a) in attacks)
+        return _number(max(found, default=None))
 
     tries = [f"{a} of {b}" if b else "-" for a, b in (m["single"], m["found"])]
     rate = "-" if m["tpr"] is None else f"{100 * m['tpr']:.2f} %"
@@ -276,6 +289,9 @@ sketch of {m["sketch"]} columns. The noisy sums (DP) are of raw features, with Î
 - Head alone: AUC of someone who has only the classifier that is solved from this message.
 - Span or groups, class mean, scatter: AUC of the strongest attack that uses only this part of the
   message. Which site: telling rows of the site from rows of the others in the sum.
+
+An earlier version attacked the messages with a *, on 2026-11-16: with two more attacks on the
+scatter, and with likelihoods of scores where now scores are compared.
 
 The attacks are lower bounds: a better one may find more. They are described in
 [how to measure what a message reveals](../docs/how-to/leak.md)."""

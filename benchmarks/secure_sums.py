@@ -236,7 +236,7 @@ def work_lines() -> list[str]:
     return lines
 
 
-TASKS = {"task-1": "blind", "task-2": "aware"}
+TASKS = "task-1", "task-2"
 PROGRAMS = ("executor", "supernode", "superlink")
 
 
@@ -292,18 +292,17 @@ def flower_lines(folder: Path, sites: int, width: int, sketch: int) -> list[str]
         "",
         f"## Over Flower: SuperLink, {sites} SuperNodes, TLS, M = {width}, s = {sketch}",
         "",
-        f"All programs share {os.cpu_count()} cores; {ROWS:,} rows per site. The second task sends "
-        "the directions of the first one to the sites (aware). Seconds of a site and of the server "
-        "are processor time: of our app, from reading rows to the end of the task, and of Flower's "
-        "program. Bytes are those at the SuperLink, per site.",
+        f"All programs share {os.cpu_count()} cores; {ROWS:,} rows per site. Seconds of a site and "
+        "of the server are processor time: of our app, from reading rows to the end of the task, "
+        "and of Flower's program. Bytes are those at the SuperLink, per site.",
         "",
         "| task | whole task, s | site: app | SuperNode | server: app | SuperLink | MiB up | MiB down |",  # noqa: E501
         "|---|---:|---:|---:|---:|---:|---:|---:|",
-        *(f"| {TASKS[task]} | {row} |" for task, row in zip(TASKS, costs, strict=True)),
+        *(f"| {task} | {row} |" for task, row in zip(TASKS, costs, strict=True)),
         "",
         "| seconds from the first event of the task to the end of | " + " | ".join(STAGES) + " |",
         "|---|" + "---:|" * len(STAGES),
-        *(f"| {TASKS[task]} | {row} |" for task, row in zip(TASKS, exchanges, strict=True)),
+        *(f"| {task} | {row} |" for task, row in zip(TASKS, exchanges, strict=True)),
         "",
         f"Largest resident sets, sampled twice per second: {memory}.",
     ]

@@ -98,7 +98,7 @@ def test_log_loss_and_probabilities_of_two_classes(blobs):
 
 def test_more_rows_than_are_left_out_are_chosen_evenly(blobs, monkeypatch):
     X, y, _, _ = blobs
-    monkeypatch.setattr("fedran.estimator.LEFT_OUT_ROWS", 100)
+    monkeypatch.setattr("fedran.estimator.classifier.LEFT_OUT_ROWS", 100)
     clf = model().fit(X, y)
     assert clf.head_.calibration.total == 100
     whole = learn("fit", X, y).head_.calibration.temperature

@@ -124,7 +124,7 @@ def test_models_with_different_scalers_are_not_added(sites):
     own = [FedRANClassifier(64, scaler=FederatedScaler()).fit(X, y) for X, y in sites]
     plain = FedRANClassifier(64).fit(StandardScaler().fit_transform(X_a), y_a)
     for a, b in (own, (own[0], plain)):
-        with pytest.raises(ValueError, match=r"scaler is .* in one classifier"):
+        with pytest.raises(ValueError, match=r"scaler is .* in one FedRANClassifier"):
             a + b
     server = fedran.Aggregator(64)
     server.absorb(own[0].summary(), client="a", task="t")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedran.core.summary import Summary
     from fedran.core.sums.accounts import Accounts
     from fedran.core.sums.aggregator import Aggregator
-    from fedran.estimator import FedRANClassifier
+    from fedran.estimator import FedRANClassifier, FedRANRegressor
     from fedran.scaler import FederatedScaler
     from fedran.wire.codec import decode, encode
     from fedran.wire.files import load, save
@@ -36,6 +36,7 @@ __all__ = [
     "Aggregator",
     "Diagnosis",
     "FedRANClassifier",
+    "FedRANRegressor",
     "FederatedScaler",
     "Fingerprint",
     "Head",
@@ -74,7 +75,7 @@ _MODULES = {
     "core.solve.ridge": ("Ridge",),
     "core.summarize": ("summarize",),
     "core.summary": ("Summary",),
-    "estimator": ("FedRANClassifier",),
+    "estimator": ("FedRANClassifier", "FedRANRegressor"),
     "scaler": ("FederatedScaler",),
     "wire.codec": ("decode", "encode"),
     "wire.files": ("load", "save"),

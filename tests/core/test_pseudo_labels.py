@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.core.pseudo_labels import margin_labels
+from fedran.core.pseudo_labels import expected_noise, margin_labels, noise_bound
 from fedran.paper import prototype_labels
 from helpers.core.reference import quick
 
@@ -194,3 +194,51 @@ def test_tau_is_a_cosine(tau):
 def test_a_margin_is_finite_and_not_negative(margin):
     with pytest.raises(ValueError, match="margin must be"):
         margin_labels(np.eye(2), [0, None], margin)
+
+
+@quick
+@given(
+    st.integers(1, 30),
+    st.integers(1, 12),
+    st.integers(2, 5),
+    st.floats(0.05, 20),
+    st.floats(0, 1),
+    st.integers(0, 2**32 - 1),
+)
+def test_wrong_pseudo_labels_change_head_and_scores_by_less_than_the_bounds(n, M, C, lam, q, seed):
+    rng = np.random.default_rng(seed)
+    H, X = rng.standard_normal((n, M)), rng.standard_normal((7, M))
+    pseudo = rng.random(n) < 0.6
+    A = np.linalg.inv(H.T @ H + lam * np.eye(M))
+    leverages = np.einsum("ij,jk,ik->i", X, A, X)
+    true = rng.integers(0, C, n)
+    wrong = np.where(pseudo & (rng.random(n) < q), (true + rng.integers(1, C, n)) % C, true)
+    E = H.T @ (np.eye(C)[wrong] - np.eye(C)[true])
+    k = int(np.sum(wrong != true))
+    worst = noise_bound(lam, leverages, float(np.linalg.norm(E)))
+    counted = expected_noise(lam, leverages, k, 1.0, C)
+    for bound in (worst, counted):
+        assert np.linalg.norm(A @ E) <= bound.weights * (1 + 1e-9)
+        assert np.all(np.linalg.norm(X @ A @ E, axis=1) <= bound.scores * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.4])
+def test_independent_errors_shrink_the_scores_and_spread_them_by_less_than_stated(share):
+    rng = np.random.default_rng(0)
+    n, M, C, lam = 80, 10, 4, 2.0
+    H, X, true = rng.standard_normal((n, M)), rng.standard_normal((6, M)), rng.integers(0, C, n)
+    pseudo, Y = np.arange(n) < 60, np.eye(C)[true]
+    A = np.linalg.inv(H.T @ H + lam * np.eye(M))
+    changes = []
+    for _ in range(4000):
+        hit = pseudo & (rng.random(n) < share)
+        found = np.where(hit, (true + rng.integers(1, C, n)) % C, true)
+        changes.append(X @ A @ H.T @ (np.eye(C)[found] - Y))
+    bound = expected_noise(lam, np.einsum("ij,jk,ik->i", X, A, X), 60, share, C)
+    part = X @ A @ H[pseudo].T @ Y[pseudo]
+    mean = -bound.shrink * (part - part.mean(axis=1, keepdims=True))
+    np.testing.assert_allclose(np.mean(changes, axis=0), mean, atol=0.02)
+    rest = np.sqrt(np.mean(np.sum((changes - mean) ** 2, axis=2), axis=0))
+    assert np.all(rest <= bound.spread * 1.02)
+    assert np.all(rest >= 0.3 * bound.spread)
+    assert np.all(np.mean(np.linalg.norm(changes, axis=2), axis=0) <= bound.scores)

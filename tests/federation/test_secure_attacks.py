@@ -69,7 +69,7 @@ SENT = {"alive-and-dead": SITES, "too-few": SITES, "equivocation": (FOURTH,)}
 
 def run_server(fed, attack, record, task):
     """One task with the program of the dishonest server in the place of ours."""
-    record.mkdir()
+    record.mkdir(exist_ok=True)
     command, environment = server_executor(fed.server)
     command[2:5] = [dishonest_server.__file__]
     with fed.other_executor(command, {**environment, "ATTACK": attack, "RECORD": str(record)}):
@@ -140,7 +140,8 @@ def test_real_sites_refuse_every_attack_and_an_honest_server_then_gets_the_other
         assert len(secrets) > 100
         assert not any(secret in blob for blob in view for secret in secrets)
 
-        assert run_server(fed, "none", honest, "replay") == "complete"
+        ended = {task: run_server(fed, "none", honest, task) for task in ATTACKS}
+        assert ended["replay"] == ended["wrong-signature"] == "complete"
         before, after = masked_vectors(attacked), masked_vectors(honest)
         assert before.keys() == {(t, s) for t, sites in SENT.items() for s in sites}
         assert after.keys() == states.keys() - before.keys()

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from fedran.core._linalg.arrays import (
     Array,
@@ -180,13 +181,20 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
         return self._mapped(X, prepared=True)
 
     def blocks(
-        self, Z: ArrayLike | Array, max_bytes: int = BLOCK_BYTES, *, exact: bool = False
+        self, Z: Any, max_bytes: int = BLOCK_BYTES, *, exact: bool = False
     ) -> Iterator[tuple[slice, Float32[Array, "_ M"]]]:
         """Iterate over (rows, H[rows]) with each block of H at most ``max_bytes`` (or one row).
 
         The last bits of a float32 product depend on the rows beside a row. With ``exact`` products
-        are computed in float64 and rounded once, so that they hardly ever do.
+        are computed in float64 and rounded once, so that they hardly ever do. SciPy's sparse rows
+        become dense one block at a time.
         """
+        if sparse.issparse(Z):
+            stored, width = Z.tocsr(), max(self.out_features, 2 * self.in_features)
+            return (
+                (rows, self._mapped(self._accepted(stored[rows].toarray()), exact=exact))
+                for rows in blocks(stored.shape[0], width, most=max_bytes)
+            )
         Z = self._accepted(Z)
         slices = blocks(Z.shape[0], self.out_features, most=max_bytes)
         return ((rows, self._mapped(Z[rows], exact=exact)) for rows in slices)

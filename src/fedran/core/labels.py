@@ -135,7 +135,7 @@ def require_labels(y: Any) -> None:
         warnings.warn(
             f"the label of {empty} of {len(values)} rows is an empty string, which is a class like "
             "any other here; leave these rows out if their labels are missing",
-            stacklevel=5,  # the caller of FedRANClassifier.fit
+            stacklevel=6,  # the caller of FedRANClassifier.fit
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -146,6 +146,51 @@ def _best_and_lead(
         return best, scores[:, 0] - LONE_CLASS_BONUS
     top = np.partition(scores, -2, axis=1)
     return best, top[:, -1] - top[:, -2]
+
+
+class LabelNoise(NamedTuple):
+    """Bounds on what wrong pseudo-labels change, where G does not depend on labels."""
+
+    weights: float
+    """On ||W_pseudo - W_true||_F."""
+    scores: Float64[NDArray[Any], " n"]
+    """On the norm of the change of each row's scores."""
+    shrink: float = math.nan
+    """The share of the pseudo-labelled rows' part of the scores that independent errors cost."""
+    spread: Float64[NDArray[Any], " n"] | None = None
+    """On the root mean square of the rest of the change by independent errors."""
+
+
+def noise_bound(
+    lam: float, leverages: Float64[NDArray[Any], " n"], difference: float
+) -> LabelNoise:
+    r"""The change of W = (G + lambda I)^-1 B and of scores if ||B_pseudo - B_true||_F is known.
+
+    ``||W_pseudo - W_true|| <= difference / lambda``, and by Cauchy and Schwarz the scores of a row
+    h with the leverage ``l = h' (G + lambda I)^-1 h`` change by ``sqrt(l / lambda) difference``.
+    """
+    return LabelNoise(difference / lam, np.sqrt(leverages / lam) * difference)
+
+
+def expected_noise(
+    lam: float, leverages: Float64[NDArray[Any], " n"], n_pseudo: int, share: float, n_classes: int
+) -> LabelNoise:
+    r"""The same, in expectation, if a share of the pseudo-labels is wrong (``expected_wrong``).
+
+    With k wrong labels ``||Y_pseudo - Y_true||^2 = 2k``, and H_p'H_p <= G for the rows H_p that
+    have them. So scores change by at most ``sqrt(2 k l)`` and W by ``sqrt(k / (2 lambda))``,
+    however the errors depend on each other. If they are independent, and each wrong label is any
+    other one alike, the part of the scores that comes from these rows loses the share
+    ``shrink = share C / (C - 1)`` of its deviation from the mean over the classes, and the rest of
+    the change is at most ``sqrt(2 share l)`` in root mean square.
+
+    >>> found = expected_noise(4.0, np.array([0.25]), 100, 0.02, 3)
+    >>> found.weights, found.scores, round(found.shrink, 3), found.spread
+    (0.5, array([1.]), 0.03, array([0.1]))
+    """
+    wrong, shrink = share * n_pseudo, share * n_classes / max(1, n_classes - 1)
+    scores = np.sqrt(2 * wrong * leverages)
+    return LabelNoise(math.sqrt(wrong / (2 * lam)), scores, shrink, np.sqrt(2 * share * leverages))
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import fedran
 from fedran.core._linalg import blas
-from fedran.core.solve.ridge import Ridge, solve_gram, solve_stack, spectral_norm
+from fedran.core.solve.ridge import Ridge, log_evidence, solve_gram, solve_stack, spectral_norm
 from fedran.core.sums.accounts import Accounts
 from helpers.core.reference import quick, spectral
 
@@ -46,6 +46,46 @@ def test_both_solvers_give_the_dense_ridge(size, lam, kind, block):
         assert s.effective_rank == pytest.approx(np.sum(values) ** 2 / np.sum(values**2))
         assert s.outside == 0.0
         assert s.route.endswith("Cholesky in float64")
+
+
+@quick
+@given(problems, st.integers(1, 9), st.floats(1e-2, 1e3), kinds)
+def test_leverages_of_a_stack_are_the_dense_ones(size, n, lam, kind):
+    F, B = problem(*size)
+    H = np.random.default_rng(size[-1]).standard_normal((n, len(F)))
+    inverse = np.linalg.inv(F @ F.T + lam * np.eye(len(F)))
+    found = solve_stack(kind(F), kind(B), lam, kind(H)).leverages
+    expected = np.einsum("ij,jk,ik->i", H, inverse, H)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9 * np.sum(H**2) / lam)
+
+
+@quick
+@given(problems, st.sampled_from([np.float32, np.float64]), st.integers(0, 3))
+def test_the_evidence_is_the_gaussian_density_of_the_rows(size, dtype, shift):
+    """And, at a fixed variance, the sum of predictive densities of one row after the other."""
+    rows = np.random.default_rng(size[3]).standard_normal((size[1], size[0]))
+    H = rows.astype(dtype).astype(float)
+    Y = np.random.default_rng(shift).standard_normal((len(H), size[2]))
+    lams, n = [0.3, 2.0, 500.0], len(H)
+    found = log_evidence((H.T @ H).astype(dtype), H.T @ Y, np.sum(Y**2, axis=0), n, lams)
+    for lam, value in zip(lams, found, strict=True):
+        K = H @ H.T + lam * np.eye(n)
+        expected = -0.5 * size[2] * np.linalg.slogdet(K)[1]
+        for y in Y.T:
+            quadratic = y @ np.linalg.solve(K, y)
+            expected -= 0.5 * n * np.log(quadratic)
+            order = np.random.default_rng(shift).permutation(n)
+            steps = [one_step(K, y, order[:i], order[i]) for i in range(n)]
+            density = -0.5 * (quadratic + np.linalg.slogdet(2 * np.pi * K)[1])
+            assert sum(steps) == pytest.approx(density, rel=1e-6, abs=1e-6)
+        assert value == pytest.approx(expected, rel=1e-3 if dtype is np.float32 else 1e-8, abs=1e-2)
+
+
+def one_step(K, y, seen, row):
+    """The log density of y[row] after the rows that were seen, by the kernel K."""
+    weights = np.linalg.solve(K[np.ix_(seen, seen)], K[seen, row])
+    mean, variance = weights @ y[seen], K[row, row] - weights @ K[seen, row]
+    return -0.5 * ((y[row] - mean) ** 2 / variance + np.log(2 * np.pi * variance))
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])

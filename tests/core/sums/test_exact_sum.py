@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedran.core.labels import encode_labels
+from fedran.core.solve.ridge import Ridge
 from fedran.core.summarize import summarize
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
@@ -126,10 +127,51 @@ def test_a_restored_sum_continues_bit_for_bit(device, widths):
     np.testing.assert_array_equal(one.gram(), two.gram())
 
 
-def test_an_exact_sum_survives_pickling():
-    total = add_all(ExactSum(4), np.eye(4, dtype=np.float32), [0, 1, 0, 1])
-    again = pickle.loads(pickle.dumps(total))
-    np.testing.assert_array_equal(again.solve().weights, total.solve().weights)
+@quick
+@given(st.integers(1, 12), st.integers(0, 2**32 - 1), st.booleans())
+def test_a_pickle_holds_the_sum_in_float32_and_no_row(n, seed, stack):
+    rng = np.random.default_rng(seed)
+    H = rng.standard_normal((n, 48)).astype(np.float32).astype(float)
+    total = add_all(ExactSum(48, "float64", stack=stack), H, rng.integers(0, 3, n))
+    blob = pickle.dumps(total)
+    again = pickle.loads(blob)
+    assert again.form == ("stack" if stack else "gram")
+    assert len(blob) < (4 if stack else 8 * 48) * n * 48 + 48 * 48 * 8 * (not stack) + 5000
+    scale = np.sum(H**2)
+    np.testing.assert_allclose(again.gram(), H.T @ H, atol=1e-6 * scale)
+    for lam in (1e-4, 1.0):  # B is rounded with G, so that even a small ridge changes nothing
+        heads = [np.asarray(t.solve(Ridge.absolute(lam)).weights) for t in (total, again)]
+        np.testing.assert_allclose(*heads, atol=1e-4 * np.abs(heads[0]).max())
+    for row in H if stack and n > 1 else []:
+        assert row.astype(np.float32).tobytes() not in blob
+        assert row.tobytes() not in blob
+
+
+@quick
+@given(
+    st.integers(1, 14),
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.sampled_from([None, "cpu"]),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+def test_real_targets_in_parts_are_dense_sums_with_one_ridge(n, M, C, device, stack, seed):
+    rng = np.random.default_rng(seed)
+    H, Y, w = rng.standard_normal((n, M)), rng.standard_normal((n, C)), rng.random(n) + 0.1
+    names, cut = tuple(range(C)), n // 2
+    whole, first, second = (ExactSum(M, "float64", device, stack=stack) for _ in range(3))
+    rows = H if device is None else torch.as_tensor(H)
+    for total, part in ((whole, slice(0, n)), (first, slice(0, cut)), (second, slice(cut, n))):
+        total.add_rows([(slice(None), rows[part])], names, Y[part], w[part])
+    first.add_sum(second)
+    for total in (whole, first):
+        sums = total.class_sums
+        np.testing.assert_allclose(total.gram(), (H.T * w) @ H, atol=1e-9)
+        np.testing.assert_allclose(sums.sums, (H.T * w) @ Y, atol=1e-9)
+        np.testing.assert_allclose(sums.totals, w @ Y, atol=1e-9)
+        np.testing.assert_allclose(sums.target_squares, w @ Y**2, atol=1e-9)
+    assert whole.best_ridge() == first.best_ridge()
 
 
 def interrupted_at(n, monkeypatch):

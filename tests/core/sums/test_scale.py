@@ -64,7 +64,7 @@ def test_rows_that_the_constant_of_the_bias_hides_are_named_and_hard_to_classify
     for scale, kinds in ((1.0, []), (np.sqrt(SMALL / 2), [UserWarning])):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            clf = fedran.FedRANClassifier(out_features=256).fit(scale * X[::2], y[::2])
+            clf = fedran.FedRANClassifier(256, ridge=1).fit(scale * X[::2], y[::2])
             fedran.FedRANClassifier(out_features=256, bias=False).fit(scale * X, y)
         assert [w.category for w in caught] == kinds
         scores.append(clf.score(scale * X[1::2], y[1::2]))

@@ -63,7 +63,7 @@ def test_weights_stay_where_the_rows_are():
         with pytest.raises(fedran.Refused, match=r"weights: .*repeat rows instead"):
             s.validate()
     clf = fedran.FedRANClassifier(out_features=8).fit(np.eye(4), [0, 1, 0, 1], [1, 2, 3, 4])
-    with pytest.raises(ValueError, match="sample_weight"):
+    with pytest.raises(ValueError, match="without weights"):
         clf.summary()
     with pytest.raises(fedran.Refused, match="2 numbers"):
         replace(plain.sums, weights=(1.0,))

@@ -144,8 +144,6 @@ def test_a_site_limits_rank_bytes_and_width_by_its_own_settings(tmp_path):
     assert message_of(tight).rank < 30 < free.rank
     half = message_of(site_of(tmp_path / "half", X, y, max_rank_share=0.25).prepare(generous))
     assert half.rank == 15
-    small = site_of(tmp_path / "small", X, y, max_upload=4000).prepare(generous)
-    assert len(open_envelope(small).upload) <= 4000
     narrow = site_of(tmp_path / "narrow", X, y, max_out_features=40)
     with pytest.raises(Refused, match="out_features: expected at most 40, the site's"):
         narrow.prepare(generous)

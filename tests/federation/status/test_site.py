@@ -49,7 +49,7 @@ def test_the_status_of_a_site_lists_uploads_receipts_and_alarms(tmp_path):
     assert (report.running, report.checked, len(report.findings)) == (False, 1.5, 1)
     assert json.loads(report.to_json())["client"] == "site-1"
     np.savez(paths.folder / "data" / "june.npz", features=X[:30], labels=y[:30])
-    site.revise(replace(OFFER, task="june"))
+    site.prepare(replace(OFFER, task="june"), revise=True)
     revised = read_site(paths).uploads[-1]
     assert (revised.task, revised.state) == ("june", "pending")
     assert revised.reason.startswith("revision 1")

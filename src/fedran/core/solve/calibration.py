@@ -63,10 +63,18 @@ class Calibration:
     def of_scores(
         cls,
         scores: Float[Array, "n C"],
-        codes: Int64[NDArray[Any], " n"],
+        codes: Int64[NDArray[Any], " n"] | Float64[NDArray[Any], "n C"],
         weights: ArrayLike | None = None,
     ) -> Calibration:
-        """The calibration of rows whose true class is ``codes[i]``, or unknown where MISSING."""
+        """The calibration of rows whose true class is ``codes[i]``, or unknown where MISSING.
+
+        Indicators (n, C), of which a row may have several, are one decision per label, between the
+        scores 1 - s and s.
+        """
+        if codes.ndim == 2:
+            S, labels = to_numpy(cast(scores, "float64")).ravel(), codes.shape[1]
+            w = None if weights is None else np.repeat(weights, labels)
+            return cls.of_scores(np.stack([1 - S, S], axis=1), codes.ravel().astype(np.int64), w)
         known = codes != MISSING
         if not known.any():
             return cls.empty()
@@ -167,14 +175,15 @@ def log_softmax(X: Float64[NDArray[Any], "n C"]) -> Float64[NDArray[Any], "n C"]
 
 def leave_one_out(
     scores: Float[Array, "n C"],
-    codes: Int64[NDArray[Any], " n"],
+    codes: Int64[NDArray[Any], " n"] | Float64[NDArray[Any], "n C"],
     leverages: Float64[NDArray[Any], " n"],
 ) -> Float64[NDArray[Any], "n C"]:
     """The scores of each training row by the ridge that is solved without it, at the same lambda.
 
-    ``(s - l y) / (1 - l)`` with the row's scores s, indicator y and leverage
-    ``l = h' (G + lambda I)^-1 h``: the Sherman-Morrison formula.
+    ``(s - l y) / (1 - l)`` with the row's scores s, its targets y (or the indicator of its code)
+    and its leverage ``l = h' (G + lambda I)^-1 h``: the Sherman-Morrison formula.
     """
     S = to_numpy(cast(scores, "float64"))
     l = np.minimum(leverages, 1 - 1e-6)[:, None]  # noqa: E741
-    return (S - l * (codes[:, None] == np.arange(S.shape[1]))) / (1 - l)
+    Y = codes if codes.ndim == 2 else codes[:, None] == np.arange(S.shape[1])
+    return (S - l * Y) / (1 - l)

@@ -32,7 +32,7 @@ from fedran.core.kernel import blocks, diagonal, kernel, kernel_scale
 from fedran.core.solve.landmarks import LandmarkSolver, landmarks, on_grid
 from fedran.core.solve.ridge import effective_rank, frobenius, spectral_norm
 
-RIDGES: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+RIDGES: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Where leave-one-out is computed. Accuracy is flat between neighbours."""
 SCALE_FACTOR = 0.4
 """Scale of the kernel over the mean squared distance of two rows (results/points_constants.md)."""

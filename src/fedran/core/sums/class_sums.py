@@ -52,6 +52,9 @@ class ClassSums:
     """Labelled rows per class; 0 where the sender does not report them."""
     weights: tuple[float, ...] | None = None
     """Sum of the weights of these rows per class; None where each row counts once."""
+    squares: tuple[float, ...] | None = None
+    """Of real targets: the sum of their squares. ``sums`` is then H'Y, and ``weights`` the sum of
+    Y. None for indicators, which are their own squares."""
 
     def __post_init__(self) -> None:
         if self.sums.ndim != 2 or self.sums.shape[1] != len(self.classes):
@@ -97,6 +100,21 @@ class ClassSums:
         sums = sum_by_code(scale_rows(H, weights), codes, len(classes), block)
         return cls(classes, sums, counts, tuple(totals.tolist()))
 
+    @classmethod
+    def from_targets(
+        cls,
+        H: Float[Array, "n M"],
+        names: tuple[Label, ...],
+        Y: Float64[NDArray[Any], "n C"],
+        weights: Float64[NDArray[Any], " n"] | None = None,
+    ) -> ClassSums:
+        """H'Y of real targets Y, or of indicators of which a row may have several."""
+        weighted = Y if weights is None else scale_rows(Y, weights)
+        totals, squares = weighted.sum(axis=0), np.sum(weighted * Y, axis=0)
+        sums = matmul(cast(H, "float64").T, like(weighted, H))
+        counts = (int(H.shape[0]),) * len(names)
+        return cls(names, sums, counts, tuple(totals.tolist()), tuple(squares.tolist()))
+
     def state(self) -> tuple[dict[str, Any], NDArray[Any]]:
         """Plain values, and the sums as rows (C, M), for ``from_state``. Every row counts once."""
         values = {"classes": list(self.classes), "counts": list(self.counts)}
@@ -117,6 +135,11 @@ class ClassSums:
     def totals(self) -> Float64[NDArray[Any], " C"]:
         """n_c, the weight of each class: the number of its rows where each counts once."""
         return np.asarray(self.counts if self.weights is None else self.weights, dtype=np.float64)
+
+    @property
+    def target_squares(self) -> Float64[NDArray[Any], " C"]:
+        """The squared norm of each column of Y."""
+        return self.totals if self.squares is None else np.array(self.squares)
 
     @property
     def _divisors(self) -> Float64[NDArray[Any], " C"]:
@@ -190,18 +213,27 @@ class ClassSums:
         position = {c: i for i, c in enumerate(classes)}
         rows = like(np.zeros((len(classes), self.out_features)), self.sums)
         counts, weights = [0] * len(classes), np.zeros(len(classes))
+        squares = np.zeros(len(classes))
         for part in (self, other):
             where = [position[c] for c in part.classes]
             if where:
                 rows[where] += like(part.sums, rows).T
                 weights[where] += part.totals
+                squares[where] += part.target_squares
             for i, n in zip(where, part.counts, strict=True):
                 counts[i] += n
         # Always the transpose of a row-major matrix: BLAS results depend on the memory layout,
         # and a state that was saved and loaded must give the same head bit for bit.
         if self.weights is None and other.weights is None:
             return ClassSums(classes, rows.T, tuple(counts))
-        return ClassSums(classes, rows.T, tuple(counts), tuple(weights.tolist()))
+        real = self.squares is not None or other.squares is not None
+        return ClassSums(
+            classes,
+            rows.T,
+            tuple(counts),
+            tuple(weights.tolist()),
+            tuple(squares.tolist()) if real else None,
+        )
 
     def without(self, other: ClassSums) -> ClassSums:
         """What remains of a sum without one of its parts; classes without rows are dropped."""

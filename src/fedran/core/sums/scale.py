@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from fedran.core.errors import printable
 from fedran.core.prepare import Kind, unit_rows
@@ -85,13 +86,17 @@ def small_rows(X: NDArray[Any], kind: Kind = "cosine") -> str:
 def require_energy(X: NDArray[Any], out_features: int) -> None:
     """ValueError if a float32 Gram of relu features of these rows would overflow or vanish."""
     with np.errstate(over="ignore"):
-        energy = float(np.einsum("ij,ij", X, X)) * out_features
+        values: NDArray[Any] = X if isinstance(X, np.ndarray) else np.asarray(X.data)[:, None]
+        energy = float(np.einsum("ij,ij", values, values)) * out_features
     low, high = FLOAT32_ENERGY
-    if not low < energy < high and np.any(X):
+    if not low < energy < high and np.any(values):
         expected = f"expected {low:g} to {high:g}: rescale it, for example with StandardScaler"
         raise ValueError(f"X has an energy of about {energy:.3g}; {expected}")
 
 
 def _sampled(X: NDArray[Any]) -> NDArray[np.float64]:
-    n = len(X)
+    n = X.shape[0]
+    if sparse.issparse(X):  # about 2 million numbers of them
+        few = min(n, SAMPLE, max(1, 2_000_000 // X.shape[1]))
+        return X[np.linspace(0, n - 1, few).astype(int)].toarray().astype(np.float64)
     return X[np.linspace(0, n - 1, min(n, SAMPLE)).astype(int)].astype(np.float64)

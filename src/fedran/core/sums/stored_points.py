@@ -115,7 +115,13 @@ class StoredPoints:
 
     def _labelled(self, points: Points, class_weight: ClassWeight) -> Labelled:
         X = to_device(points.means, self.device)
-        weights = _class_weights(points, class_weight)
+        rows = np.array(list(points.rows_per_class().values()), dtype=np.float64)
+        weights = class_weights(class_weight, points.classes, rows)
+        if isinstance(class_weight, Mapping):
+            unknown = sorted(map(repr, class_weight.keys() - set(points.classes)))
+            if unknown:
+                names = ", ".join(unknown[:5])
+                raise ValueError(f"class_weight names labels without points: {names}")
         return Labelled.of(X, points.counts, points.codes, len(points.classes), weights)
 
 
@@ -132,22 +138,20 @@ def _origins(
     return np.concatenate(sites), np.concatenate(codes)
 
 
-def _class_weights(points: Points, class_weight: ClassWeight) -> NDArray[np.float64] | None:
+def class_weights(
+    class_weight: ClassWeight, classes: Collection[Label], rows: NDArray[Any]
+) -> NDArray[np.float64] | None:
     """A weight per class: "balanced" gives all classes the same total weight."""
     if class_weight is None:
         return None
-    rows = np.array(list(points.rows_per_class().values()), dtype=np.float64)
     if class_weight == "balanced":
         return rows.sum() / (len(rows) * rows)
     if not isinstance(class_weight, Mapping):
         raise ValueError(f"class_weight must be 'balanced', a dict or None, got {class_weight!r}")
-    unknown = sorted(map(repr, class_weight.keys() - set(points.classes)))
-    if unknown:
-        raise ValueError(f"class_weight names labels without points: {', '.join(unknown[:5])}")
-    weights = [real_number(class_weight.get(c, 1.0), f"weight of {c!r}") for c in points.classes]
+    weights = [real_number(w, f"weight of {c!r}") for c, w in class_weight.items()]
     if not all(0 < w < np.inf for w in weights):
         raise ValueError("class_weight must have finite, positive weights")
-    return np.array(weights)
+    return np.array([float(class_weight.get(c, 1.0)) for c in classes])
 
 
 def _number(ridge: float | Ridge | None) -> float | None:

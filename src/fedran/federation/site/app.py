@@ -109,7 +109,8 @@ def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) ->
         with reply.catch_errors():
             reply.add(task, site.outbox.envelope(task) or b"")
     held = held_points(site.outbox, site.settings.hold_out)
-    reply.validated = list(dict.fromkeys(c for points in held for c in points.classes))
+    classes: dict[Label, None] = dict.fromkeys(c for points in held for c in points.classes)
+    reply.extra["validated"] = [*classes][:MAX_CLASSES]
 
 
 def make_uploads(offer: Offer, reply: Reply, site: LocalSite) -> None:
@@ -139,8 +140,9 @@ def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) 
         raise Refused("validation", "a federation without secure sums", offer.privacy)
     heads = _small(blobs, DEFAULT_LIMITS.message)
     counts, histograms = count_held_out(held, offer, heads, fields)
-    reply.counts = {name: counts_to_json(found) for name, found in counts.items()}
-    reply.histograms = {name: plain_calibration(found) for name, found in histograms.items()}
+    reply.extra["counts"] = {name: counts_to_json(found) for name, found in counts.items()}
+    told = {name: plain_calibration(found) for name, found in histograms.items()}
+    reply.extra["histograms"] = told
 
 
 def receive_results(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
@@ -262,14 +264,9 @@ class Reply:
     """Whether a problem is more than rows that do not exist yet."""
     more: bool = False
     """Whether the site has uploads for which this reply has no room."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Secure sums in which the site does not take part, and why."""
-    validated: list[Label] = field(default_factory=list)
-    """Classes for which the site has validation rows."""
-    counts: dict[str, list[list[Any]]] = field(default_factory=dict)
-    """Validation counts of heads, by the names that the server gave them."""
-    histograms: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What calibrates these heads."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Fields of some answers: ``validated`` are classes with held-out rows, ``counts`` and
+    ``histograms`` say what heads make of them, ``refused`` names secure sums, with reasons."""
 
     def add(self, task: str, blob: bytes) -> None:
         """Add an envelope if there is room for it."""
@@ -290,6 +287,7 @@ class Reply:
         fields = given if isinstance(given, Mapping) else {}
         contents = fields.get("contents")
         known = contents if isinstance(contents, Mapping) else {}
+        refused: dict[str, str] = self.extra.setdefault("refused", {})
         with site.one_message():
             me = Participant.load(site.file, site.settings, fields.get("roster"))
             for name, request in sorted(requests.items()):
@@ -297,7 +295,7 @@ class Reply:
                     self.blobs[name] = me.answer(offer, request, known.get(name))
                 except Exception as reason:
                     what = f"secure sum {printable(name)}"
-                    text = self.refused[name] = text_for_server(reason, site.file.parent, what)
+                    text = refused[name] = text_for_server(reason, site.file.parent, what)
                     if name.rpartition(".")[0] == offer.task:
                         self._note(text, reason)
 
@@ -332,8 +330,5 @@ class Reply:
         if problems:
             level = logging.WARNING if self.failed else logging.INFO
             log.log(level, "reported to the server: %s", problems)
-        fields |= {"told": problems, "failed": self.failed, "more": self.more}
-        more: dict[str, Any] = {"validated": self.validated[:MAX_CLASSES], "counts": self.counts}
-        more["histograms"] = self.histograms
-        more |= {"protocol": PROTOCOL, "refused": self.refused}
-        return fields | {name: value for name, value in more.items() if value}
+        fields |= {"told": problems, "failed": self.failed, "more": self.more, "protocol": PROTOCOL}
+        return fields | {name: value for name, value in self.extra.items() if value}

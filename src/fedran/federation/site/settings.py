@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from fedran.core.solve.head import Head
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.configuration import is_address, is_id, load_settings
-from fedran.federation.protocol.limits import MAX_BUDGET, MAX_SITES, MAX_WIDTH
+from fedran.federation.protocol.limits import MAX_SITES, MAX_WIDTH
 from fedran.federation.protocol.messages import Offer, Privacy, check_source
 from fedran.settings import Settings, between
 from fedran.wire.codec import decode
@@ -77,8 +77,6 @@ class SiteSettings(Settings):
     number of rows describes every single row."""
     max_out_features: Annotated[int, between(1, MAX_WIDTH)] = 2**16
     """Limit on the number of random features. An offer with more is refused."""
-    max_upload: Annotated[int, between(1024, MAX_BUDGET)] = 64 * 2**20
-    """Limit on the bytes of an upload, where the server's budget is larger."""
     privacy: Privacy = "none"
     """The least protection that this site demands. With `secure`, a server that asks for a plain
     upload gets none."""

@@ -101,54 +101,36 @@ class Site:
             log.warning("task %s: %s, as the server declares; %s", offer.task, text, PREPARED_ALIKE)
         return data
 
-    def prepare(self, offer: Offer) -> bytes:
-        """The envelope for a task: from the outbox, or made now and put there first."""
-        offer = self._accepted(offer)
+    def prepare(self, offer: Offer, *, revise: bool = False) -> bytes:
+        """The envelope for a task: from the outbox, or made now and put there first.
+
+        ``revise``: it is made anew from the present rows, and replaces the upload at the server.
+        This is how rows or a class are withdrawn.
+        """
+        offer.require_plain()
+        offer.require(self.settings.federation, self.settings.source)
+        check_width(offer, self.settings)
         found, answer = self.outbox.envelope(offer.task), self.outbox.receipt(offer.task)
         correctable = answer is not None and answer.correctable
-        if found is not None and not correctable:
+        if found is None and revise:
+            expected = f"an upload for {offer.task} in the outbox, which can be revised"
+            raise Refused("upload", expected, "none")
+        if found is not None and not (correctable or revise):
             return found
         try:
             data = self.rows(offer)
         except FileNotFoundError:
-            if found is not None:  # the rows of an upload that waits at the server were deleted
-                return found
-            raise
+            if found is None or revise:
+                raise
+            return found  # the rows of an upload that waits at the server were deleted
         require_listed(data.y, offer)
-        if answer is not None and correctable and self._same_rows(offer, data):
-            if answer.code == Code.REJECTED:
-                expected = "other rows than those of the rejected upload"
-                raise Refused("rows", expected, "the same", hint="correct the data of this task")
+        if (correctable or revise) and self._same_rows(offer, data):
+            if revise or (answer and answer.code == Code.REJECTED):
+                hint = "correct the data of this task"
+                raise Refused("rows", "other rows than those of the upload", "the same", hint)
             return found or b""
         revision = 0 if found is None else open_envelope(found, FILE_LIMITS).statement.revision
-        return self._make(offer, data, revision)
-
-    def revise(self, offer: Offer) -> bytes:
-        """Make the upload of a task anew from its present rows. It replaces the one at the server.
-
-        This is how rows or a class are withdrawn.
-        """
-        offer = self._accepted(offer)
-        found = self.outbox.envelope(offer.task)
-        if found is None:
-            expected = f"an upload for {offer.task} in the outbox, which can be revised"
-            raise Refused("upload", expected, "none")
-        data = self.rows(offer)
-        if self._same_rows(offer, data):
-            raise Refused("rows", "other rows than those of the present upload", "the same")
-        revision = open_envelope(found, FILE_LIMITS).statement.revision + 1
-        return self._make(offer, data, revision)
-
-    def _accepted(self, offer: Offer) -> Offer:
-        """The offer within this site's limits, if it asks for a plain upload of its features."""
-        offer.require_plain()
-        offer.require(self.settings.federation, self.settings.source)
-        return self.limited(offer)
-
-    def limited(self, offer: Offer) -> Offer:
-        """The offer within the limits of this site."""
-        check_width(offer, self.settings)
-        return replace(offer, budget_bytes=min(offer.budget_bytes, self.settings.max_upload))
+        return self._make(offer, data, revision + revise)
 
     def _make(self, offer: Offer, data: Rows, revision: int) -> bytes:
         """Make the signed upload of a task and put it into the outbox."""
@@ -273,7 +255,7 @@ def revise_upload(paths: SitePaths, task: str) -> bytes:
         raise FileNotFoundError(f"{paths.folder}: the server has not asked for an upload yet")
     offer = replace(last, task=task, earlier=())
     with locked(paths.state / OUTBOX, paths.settings().seconds):
-        return Site.load(paths.settings_file).revise(offer)
+        return Site.load(paths.settings_file).prepare(offer, revise=True)
 
 
 def checked_sign(features: NDArray[Any], offer: Offer) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from fedran.federation.secure.masking import unmasking
 from fedran.federation.secure.masking.attempt import STAGES, Answer, Request, Stage
 from fedran.federation.secure.masking.ciphers import (
     add_mask,
+    check_advertisements,
     pair_mask_key,
     participants_digest,
     private_key,
@@ -86,7 +87,7 @@ def test_after_all_that_was_revealed_every_part_of_the_sum_is_still_masked(recor
     """The server removes every mask that it can compute. Only the whole sum becomes plain."""
     cohort, _, secrets, _ = recorded
     attempt, roster = cohort.server.attempt, cohort.server.roster
-    participants = unmasking.check_advertisements(cohort.server.answers[Stage.ADVERTISE].values())
+    participants = check_advertisements(cohort.server.answers[Stage.ADVERTISE].values())
     digest = participants_digest(participants)
     stripped = {}
     for client in SURVIVORS:

@@ -154,14 +154,14 @@ def test_a_site_revises_its_upload_after_its_rows_changed(tmp_path, sites):
     site = site_of(tmp_path, X, y, source=lambda _: data[0], key=sites.keys["site-1"])
     store = sites.store(tmp_path / "state")
     with pytest.raises(Refused, match="which can be revised, got none"):
-        site.revise(OFFER)
+        site.prepare(OFFER, revise=True)
     site.outbox.settle(store.receive(site.prepare(OFFER)))
-    with pytest.raises(Refused, match="other rows than those of the present upload"):
-        site.revise(OFFER)
+    with pytest.raises(Refused, match="other rows than those of the upload"):
+        site.prepare(OFFER, revise=True)
     kept = np.array(y) != 2
     data[0] = Rows(X[kept], [c for c in y if c != 2])
     assert site.outbox.pending() == []
-    blob = site.revise(OFFER)
+    blob = site.prepare(OFFER, revise=True)
     assert site.outbox.pending() == ["may"]
     assert site.prepare(OFFER) == blob
     receipt = store.receive(blob)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.limits import MAX_SITES, MIN_SITES
+from fedran.federation.secure.masking import ciphers
 from fedran.federation.secure.masking.attempt import (
     STAGES,
     Answer,
@@ -37,24 +38,7 @@ from fedran.federation.secure.masking.attempt import (
     threshold,
     unpack_parts,
 )
-from fedran.federation.secure.masking.ciphers import (
-    ADVERTISED,
-    KEY_BYTES,
-    Participants,
-    add_mask,
-    advertised_keys,
-    agree,
-    check_advertisements,
-    open_shares,
-    pack_keys,
-    pair_mask_key,
-    participants_digest,
-    private_key,
-    seal_shares,
-    self_mask_key,
-    survivors_text,
-    unpack_keys,
-)
+from fedran.federation.secure.masking.ciphers import Participants
 from fedran.federation.secure.masking.shamir import SHARE_BYTES, Random, split
 from fedran.wire.validation import FILE_LIMITS
 
@@ -100,7 +84,9 @@ class SiteState:
         }
         parts = {f"answer:{stage}": answer for stage, answer in self.answers.items()}
         parts |= {f"secret:{name}": secret for name, secret in self.secrets.items()}
-        parts |= {f"keys:{client}": pack_keys(keys) for client, keys in self.participants.items()}
+        parts |= {
+            f"keys:{client}": ciphers.pack_keys(keys) for client, keys in self.participants.items()
+        }
         parts |= {f"held:{client}": b"".join(shares) for client, shares in self.held.items()}
         return pack_parts("secure site", fields, parts)
 
@@ -117,7 +103,7 @@ class SiteState:
                 Attempt.read(header.section("attempt")),
                 check_id(header.text("client"), "client"),
                 dict(named("secret:")),
-                {client: unpack_keys(keys) for client, keys in named("keys:")},
+                {client: ciphers.unpack_keys(keys) for client, keys in named("keys:")},
                 {c: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for c, both in named("held:")},
                 tuple(header.get("survivors")),
                 {Stage(s): check_digest(d, s) for s, d in header.get("requests").items()},
@@ -164,8 +150,8 @@ def advertise(
                 attempt.number,
                 hint="a site's rows are in one sum only; give them a new task id",
             )
-    secrets = {name: random(KEY_BYTES) for name in ADVERTISED}
-    public = advertised_keys(attempt, identity.client, secrets)
+    secrets = {name: random(ciphers.KEY_BYTES) for name in ciphers.ADVERTISED}
+    public = ciphers.advertised_keys(attempt, identity.client, secrets)
     state = SiteState(attempt, identity.client, secrets)
     return _signed(state, found, request, identity, public)
 
@@ -224,28 +210,33 @@ def _share(
     attempt, own = state.attempt, state.client
     _check_list("participants", given, identity.roster, attempt.min_sites)
     answers = [
-        Answer(peer, Stage.ADVERTISE, unpack_keys(blob), blob[len(ADVERTISED) * KEY_BYTES :])
+        Answer(
+            peer,
+            Stage.ADVERTISE,
+            ciphers.unpack_keys(blob),
+            blob[len(ciphers.ADVERTISED) * ciphers.KEY_BYTES :],
+        )
         for peer, blob in given.items()
     ]
     for advertised in answers:
         advertised.verify(attempt, identity.roster)
-    participants = check_advertisements(answers)
-    if participants.get(own) != advertised_keys(attempt, own, state.secrets):
+    participants = ciphers.check_advertisements(answers)
+    if participants.get(own) != ciphers.advertised_keys(attempt, own, state.secrets):
         raise Refused(f"advertisement of {own}", "the one that this site sent", "another, or none")
-    peers, channel = sorted(participants), private_key(state.secrets["channel"])
+    peers, channel = sorted(participants), ciphers.private_key(state.secrets["channel"])
     shares = [
         split(state.secrets[name], len(peers), threshold(len(peers)), random)
         for name in ("seed", "mask")
     ]
     envelopes, held = {}, {}
-    digest = participants_digest(participants)
+    digest = ciphers.participants_digest(participants)
     for peer, pair in zip(peers, zip(*shares, strict=True), strict=True):
         if peer == own:
             held[own] = pair
             continue
         info = attempt.info("shares", participants=digest, sender=own, receiver=peer)
-        key = agree(channel, participants[peer]["channel"], info)
-        envelopes[peer] = seal_shares(key, pair, random)
+        key = ciphers.agree(channel, participants[peer]["channel"], info)
+        envelopes[peer] = ciphers.seal_shares(key, pair, random)
     return replace(state, participants=participants, held=held), envelopes
 
 
@@ -266,17 +257,22 @@ def _mask(
         raise Refused("envelopes", "those of the other sites", f"one of {own} itself")
     needed = attempt.needed(len(state.participants))
     _check_list("sites that sent shares", [*given, own], state.participants, needed)
-    digest = participants_digest(state.participants)
-    channel, pairs = private_key(state.secrets["channel"]), private_key(state.secrets["mask"])
+    digest = ciphers.participants_digest(state.participants)
+    channel, pairs = (
+        ciphers.private_key(state.secrets["channel"]),
+        ciphers.private_key(state.secrets["mask"]),
+    )
     held = dict(state.held)
     masked = vector.copy()
-    add_mask(masked, self_mask_key(attempt, own, state.secrets["seed"]), 1)
+    ciphers.add_mask(masked, ciphers.self_mask_key(attempt, own, state.secrets["seed"]), 1)
     for peer, envelope in given.items():
         keys = state.participants[peer]
         info = attempt.info("shares", participants=digest, sender=peer, receiver=own)
-        held[peer] = open_shares(agree(channel, keys["channel"], info), envelope, peer)
-        key = pair_mask_key(attempt, digest, pairs, keys["mask"], (own, peer))
-        add_mask(masked, key, 1 if own < peer else -1)
+        held[peer] = ciphers.open_shares(
+            ciphers.agree(channel, keys["channel"], info), envelope, peer
+        )
+        key = ciphers.pair_mask_key(attempt, digest, pairs, keys["mask"], (own, peer))
+        ciphers.add_mask(masked, key, 1 if own < peer else -1)
     data = masked.astype("<u4", copy=False).tobytes()
     return replace(state, held=held, secrets={}), {"vector": data}
 
@@ -292,7 +288,7 @@ def _confirm(state: SiteState, given: Parts) -> tuple[SiteState, Parts]:
     _check_list("survivors", survivors, state.held, needed)
     if state.client not in survivors:
         raise Refused("survivors", f"a list with {state.client}, this site", ", ".join(survivors))
-    text = survivors_text(state.participants, state.held, survivors)
+    text = ciphers.survivors_text(state.participants, state.held, survivors)
     return replace(state, survivors=survivors), {"survivors": text}
 
 
@@ -304,7 +300,7 @@ def _reveal(state: SiteState, given: Parts, identity: SiteIdentity) -> tuple[Sit
     """
     needed = threshold(len(state.participants))
     _check_list("confirmations", given, state.survivors, needed)
-    text = survivors_text(state.participants, state.held, state.survivors)
+    text = ciphers.survivors_text(state.participants, state.held, state.survivors)
     for peer, signature in given.items():
         confirmation = Answer(peer, Stage.CONFIRM, {"survivors": text}, signature)
         confirmation.verify(state.attempt, identity.roster, OTHER_LIST)

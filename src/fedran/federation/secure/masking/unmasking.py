@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
 from fedran.federation.protocol.limits import MAX_SITES
+from fedran.federation.secure.masking import ciphers
 from fedran.federation.secure.masking.attempt import (
     STAGES,
     Answer,
@@ -41,25 +42,11 @@ from fedran.federation.secure.masking.attempt import (
     threshold,
     unpack_parts,
 )
-from fedran.federation.secure.masking.ciphers import (
-    ENVELOPE_BYTES,
-    Participants,
-    add_mask,
-    agree,
-    check_advertisements,
-    pack_keys,
-    pair_mask_key,
-    participants_digest,
-    private_key,
-    public_bytes,
-    seed_commitment,
-    self_mask_key,
-    survivors_text,
-)
+from fedran.federation.secure.masking.ciphers import Participants
 from fedran.federation.secure.masking.shamir import SHARE_BYTES, combine, read_share
 from fedran.wire.validation import FILE_LIMITS
 
-_PROBE = private_key(bytes(32))
+_PROBE = ciphers.private_key(bytes(32))
 """Agreement with this key finds public keys that are unsafe."""
 
 
@@ -162,7 +149,7 @@ def request(state: ServerState, client: str) -> bytes:
     parts: dict[str, bytes] = {}
     if state.stage is Stage.SHARE:
         advertised = state.answers[Stage.ADVERTISE].items()
-        parts = {c: pack_keys(a.parts) + a.signature for c, a in advertised}
+        parts = {c: ciphers.pack_keys(a.parts) + a.signature for c, a in advertised}
     elif state.stage is Stage.MASK:
         senders = state.answers[Stage.SHARE].items()
         parts = {c: a.parts[client] for c, a in senders if c != client}
@@ -191,18 +178,20 @@ def collect(state: ServerState, client: str, answer: bytes) -> ServerState:
     if stage is Stage.ADVERTISE:
         if len(answers) > MAX_SITES:
             raise Refused("sites of one sum", f"at most {MAX_SITES}", len(answers))
-        check_advertisements(answers.values())
+        ciphers.check_advertisements(answers.values())
         for name in ("channel", "mask"):
-            agree(_PROBE, found.parts[name], b"")
+            ciphers.agree(_PROBE, found.parts[name], b"")
     elif stage is Stage.SHARE:
         peers = {*state.answered(Stage.ADVERTISE)} - {client}
-        check_parts(found.parts, ENVELOPE_BYTES, peers)
+        check_parts(found.parts, ciphers.ENVELOPE_BYTES, peers)
     elif stage is Stage.MASK:
         check_parts(found.parts, 4 * state.attempt.length, ["vector"])
         total = total + np.frombuffer(found.parts["vector"], "<u4")
         answers = {}
     elif stage is Stage.CONFIRM:
-        text = survivors_text(_participants(state), state.answered(Stage.SHARE), state.survivors)
+        text = ciphers.survivors_text(
+            _participants(state), state.answered(Stage.SHARE), state.survivors
+        )
         if found.parts != {"survivors": text}:
             raise Refused(f"survivors that {client} signed", "the list of the request", "another")
     else:
@@ -240,18 +229,18 @@ def unmask(state: ServerState) -> NDArray[np.uint32]:
     if state.stage is not None:
         raise ValueError(f"stage {state.stage} is open")
     attempt, participants = state.attempt, _participants(state)
-    digest = participants_digest(participants)
+    digest = ciphers.participants_digest(participants)
     total = state.total.copy()
     for client in state.answered(Stage.SHARE):
         if client in state.survivors:
             seed = _recover(state, participants, client)
-            add_mask(total, self_mask_key(attempt, client, seed), -1)
+            ciphers.add_mask(total, ciphers.self_mask_key(attempt, client, seed), -1)
             continue
-        private = private_key(_recover(state, participants, client))
+        private = ciphers.private_key(_recover(state, participants, client))
         for peer in state.survivors:  # each added or subtracted the mask that it shares with client
             public = participants[peer]["mask"]
-            key = pair_mask_key(attempt, digest, private, public, (client, peer))
-            add_mask(total, key, -1 if peer < client else 1)
+            key = ciphers.pair_mask_key(attempt, digest, private, public, (client, peer))
+            ciphers.add_mask(total, key, -1 if peer < client else 1)
     return total
 
 
@@ -267,9 +256,9 @@ def _recover(state: ServerState, participants: Participants, client: str) -> byt
         except Refused:
             continue
         if client in state.survivors:
-            fits = seed_commitment(attempt, client, secret) == advertised["seed"]
+            fits = ciphers.seed_commitment(attempt, client, secret) == advertised["seed"]
         else:
-            fits = public_bytes(private_key(secret)) == advertised["mask"]
+            fits = ciphers.public_bytes(ciphers.private_key(secret)) == advertised["mask"]
         if fits:
             return secret
     raise AttemptFailed(
@@ -279,7 +268,7 @@ def _recover(state: ServerState, participants: Participants, client: str) -> byt
 
 
 def _participants(state: ServerState) -> Participants:
-    return check_advertisements(state.answers[Stage.ADVERTISE].values())
+    return ciphers.check_advertisements(state.answers[Stage.ADVERTISE].values())
 
 
 def _check_asked(state: ServerState, client: str) -> None:

@@ -222,23 +222,18 @@ class SecureRound(Round):
         self.sum.delete()
         self.sum = None
 
-    def _charge(self) -> None:
-        """Note what is spent by a sum that is about to be revealed, also by one without noise.
-
-        One that no longer fits the budget is given up: others were revealed since it was opened.
-        """
-        if self.sum is None or self.sum.state.stage not in (Stage.REVEAL, None):
-            return
-        if reason := charge(self.store.database, self.sum, self.settings.total_epsilon):
-            self.attempts = MAX_ATTEMPTS
-            self._fail(reason)
-
     def _ask(self, offer: dict[str, Any], limit: float) -> None:
         """Send every node what it is asked now. Nodes with nothing new are left alone.
 
-        The content of the sum comes with the first stage only.
+        The content of the sum comes with the first stage only. Before the last one, what the sum
+        spends is charged, also without noise. A sum that no longer fits the budget is given up:
+        others were revealed since it was opened.
         """
-        self._charge()
+        if self.sum is not None and self.sum.state.stage in (Stage.REVEAL, None):
+            over = charge(self.store.database, self.sum, self.settings.total_epsilon)
+            if over:
+                self.attempts = MAX_ATTEMPTS
+                self._fail(over)
         opened, owners = self.sum, {} if self.owners is None else self.owners()
         waiting = set() if opened is None else opened.waiting_for
         asked = ("", None) if opened is None else (opened.name, opened.state.stage)
