@@ -31,9 +31,11 @@ def test_a_site_joins_is_added_and_is_removed(call, trial, tmp_path):
     assert "fedran federation client s" in out
     secret = (tmp_path / "s" / "site.key").read_text().strip()
     assert secret not in out
+    told = re.search(r"fingerprint ([0-9a-f]{4}( [0-9a-f]{4}){4})", out)[1]
     code, out, err = call("add", "t", "s/enrolment.toml")
     assert (code, err) == (0, "")
     assert out.startswith("site-9 is in the roster")
+    assert f"fingerprint {told}" in out
     roster = tmp_path / "t" / "server" / "roster.toml"
     key = Enrolment.load(tmp_path / "s" / "enrolment.toml").key
     assert Roster.load(roster).clients["site-9"] == key

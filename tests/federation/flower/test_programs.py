@@ -43,7 +43,7 @@ def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
         "9443",
     ]
     owner = json.loads((paths.runtime / OWNER).read_text())
-    assert (owner["address"], owner["ca"]) == ("[::1]:9443", "tls/ca.crt")
+    assert (owner["address"], owner["ca"]) == ("[::1]:9443", str(paths.tls / "ca.crt"))
     assert owner["secret"] not in " ".join(command)
     assert command[command.index("--isolation") + 1] == "process"
     secret = paths.runtime / "secret"

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedran.federation.flower import control
-from fedran.federation.ops.nodes import NodeRegistry, _free_key
+from fedran.federation.ops.nodes import NodeRegistry, _free_key, disconnect
 from fedran.federation.protocol.keys import make_node_key
 from fedran.federation.protocol.limits import LONGEST_WAIT_UPDATES
 from fedran.federation.server.settings import ServerPaths
@@ -345,3 +345,15 @@ def test_a_node_that_was_away_for_long_is_asked_at_once(three, place, link):
     assert updates_with_a_run(three, link, LONGEST_WAIT_UPDATES) == []
     link.nodes["3"]["status"] = "online"
     assert updates_with_a_run(three, link, 1) == [0]
+
+
+def test_a_site_that_is_removed_is_disconnected_at_once(place, link):
+    for client in ("site-1", "site-2"):
+        key(place, client, client)
+    update(place)
+    assert disconnect(place, "site-1")
+    assert database(place).nodes().keys() == {"site-2"}
+    assert [n["key"] for n in link.nodes.values()] == ["site-2"]
+    link.away = control.FlowerError("no answer")
+    assert not disconnect(place, "site-2")
+    assert database(place).nodes().keys() == {"site-2"}, "the next update does it"

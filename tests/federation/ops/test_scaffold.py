@@ -294,3 +294,8 @@ def test_sites_of_a_table_know_its_column_of_labels(tmp_path):
     )
     assert site.settings().label_column == "sick"
     assert ServerPaths.find(tmp_path / "f").settings().label_column == "sick"
+
+
+def test_epsilon_becomes_the_limit_of_the_sites_that_init_makes(tmp_path):
+    for place in make_federation(tmp_path / "t", n_sites=3, privacy="dp", epsilon=1.0):
+        assert place.settings().max_epsilon == 1.0

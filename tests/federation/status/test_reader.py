@@ -1,19 +1,24 @@
 """The state of a federation, read from files alone."""
 
 import json
+import shutil
 import time
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("cryptography")
 
+from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol import keys
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import DiskFull
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.server.store.schema import Tombstone
 from fedran.federation.site.settings import ALARMS
 from fedran.federation.status.format import format_uploads
+from fedran.federation.status.metrics import render_metrics
 from fedran.federation.status.reader import Reader
 from helpers.federation.made_federation import upload
 from helpers.federation.recorded_federation import RecordedFederation
@@ -231,3 +236,15 @@ def test_alarms_and_a_certificate_that_expires_are_findings(open_task, monkeypat
     assert (foreign.level, "run 77" in foreign.text) == ("problem", True)
     assert (requests.level, "at least 3" in requests.text) == ("problem", True)
     assert (certificate.level, "20 days" in certificate.text) == ("warning", True)
+
+
+@pytest.mark.parametrize(("free", "level"), [(2**40, None), (2**25, "warning"), (0, "problem")])
+def test_a_full_disk_is_seen_and_nothing_claims_to_run(free, level, open_task, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    status = Reader(open_task.folder).read()
+    found = [f.level for f in status.findings if "free" in f.text]
+    assert (found, status.running) == ([level] if level else [], level != "problem")
+    assert f"fedran_disk_free_bytes {free}\n" in render_metrics(status).decode()
+    if level == "problem":
+        with pytest.raises(DiskFull, match="disk full"):
+            run_task(ServerPaths.find(open_task.folder), "june", say=print)

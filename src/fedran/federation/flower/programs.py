@@ -72,7 +72,7 @@ def superlink(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
     address = paths.settings().address
     host, port = check_address(address)
     check_private(paths.tls / "server.key", "the server's private key")
-    command = _superlink_program(paths, _reachable(address), "tls/ca.crt")
+    command = _superlink_program(paths, _reachable(address), paths.tls / "ca.crt")
     command += ["--host", host, "--port", str(port)]
     command += ["--database", str(paths.flower / "state.db")]
     command += ["--disable-runtime-dependency-installation"]
@@ -192,11 +192,11 @@ def _environment(**variables: str | Path) -> dict[str, str]:
     return {**NO_SPINNING, **os.environ, **OFFLINE, "PATH": search, **added}
 
 
-def _superlink_program(paths: ServerPaths, address: str, ca: str | None) -> list[str]:
+def _superlink_program(paths: ServerPaths, address: str, ca: Path | None) -> list[str]:
     """The program of a SuperLink, without Flower's arguments.
 
     Our app, and a new secret of the owner's interface, are written for ``control.py``. ``ca`` is
-    the certificate of the authority in the server's folder; None: a simulation, without TLS.
+    the certificate of the authority; None: a simulation, without TLS.
     """
     _executable("flower-superlink")  # one sentence where Flower is not installed
     from flwr.cli.build import build_fab_from_files
@@ -207,7 +207,12 @@ def _superlink_program(paths: ServerPaths, address: str, ca: str | None) -> list
     paths.flower.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(paths.flower / APP, app)
     previous = read_json_object(paths.runtime / OWNER).get("secret")
-    owner = {"address": address, "ca": ca, "secret": secrets.token_hex(32), "previous": previous}
+    owner = {
+        "address": address,
+        "ca": ca and str(ca),
+        "secret": secrets.token_hex(32),
+        "previous": previous,
+    }
     _replace_private(paths.runtime / OWNER, json.dumps(owner).encode())
     (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
     module = "fedran.federation.flower.superlink"

@@ -238,16 +238,16 @@ def _finish(
 
 
 def late_site(sites: int, least: int) -> str:
-    """What a site that misses a task's deadline means for a secure sum of ``least`` of ``sites``.
+    """What a site that misses a task's deadline means for secure sums of at least ``least`` sites.
 
     >>> print(late_site(5, 3))
-    with fewer than 6 sites, the rows of a late site never count in this task, because at most 2 \
-are late together and a sum needs 3: give them a new task id
+    after a sum of 3 of 5 sites, at most 2 are left, which is too few for another: the rows of a \
+late site do not count in this task, and need a new task id
     """
     if sites < 2 * least:
+        left = max(0, sites - least)
         return (
-            f"with fewer than {2 * least} sites, the rows of a late site never count in this task, "
-            f"because at most {max(0, sites - least)} are late together and a sum needs {least}: "
-            "give them a new task id"
+            f"after a sum of {least} of {sites} sites, at most {left} are left, which is too few "
+            "for another: the rows of a late site do not count in this task, and need a new task id"
         )
     return f"the rows of late sites count once {least} of them are connected together"
