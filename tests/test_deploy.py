@@ -256,7 +256,7 @@ def test_the_alert_rules_are_valid_and_fire(tmp_path):
     if promtool is None:
         pytest.skip("promtool of Debian's package prometheus is not installed")
     rules = DEPLOY / "prometheus" / "fedran.rules.yml"
-    series = {"fedran_disk_free_bytes": 1000, "fedran_up": 1, "fedran_quarantine": 0}
+    series = {"fedran_disk_free_bytes": 1000, "fedran_up": 1, "fedran_set_aside": 0}
     series |= {"fedran_head_timestamp_seconds": 60, "fedran_last_task_timestamp_seconds": 120}
     series |= {"fedran_open_tasks": 0, 'fedran_site_connected{site="a"}': 0}
     fired = ("FedranDiskNearlyFull", "FedranNoNewHead", "FedranSiteSilent")

@@ -6,7 +6,7 @@ import numpy as np
 
 import fedran
 from fedran.data.rows import Rows
-from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.head.validation import ValidationSet
 from helpers.federation.made_federation import PHI, D, Sites
 
 CENTRES = 3 * np.random.default_rng(5).standard_normal((6, D))

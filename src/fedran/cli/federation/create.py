@@ -98,6 +98,14 @@ def init(
             "--features."
         ),
     ] = None,
+    trusted: Annotated[
+        bool,
+        typer.Option(
+            "--trusted",
+            help="A class counts that one site alone has sent. Otherwise it waits for a second "
+            "site. Default with sites on this machine.",
+        ),
+    ] = False,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
     from fedran.federation.ops.scaffold import (
@@ -135,6 +143,7 @@ def init(
         privacy=privacy,
         classes=ordered(parse_label(part) for part in parts if part),
         epsilon=epsilon,
+        **({"trusted": True} if trusted else {}),
     )
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
     place = offline_ca or folder / AUTHORITY
@@ -170,7 +179,7 @@ def init(
         lines += [f"  fedran federation down {quoted}"]
     else:
         lines += [f"  fedran federation server {quoted}      # in the foreground, or as a service"]
-        joining = f"fedran federation join ... --federation {federation}"
+        joining = f"fedran federation join ... --federation {shlex.quote(federation)}"
         lines += [f"  {joining}  # at each site, with tls/ca.crt"]
         lines += [f"  fedran federation add {quoted} FILE    # with the site's enrolment.toml"]
     typer.echo("\n".join(lines))
@@ -289,7 +298,8 @@ def remove(folder: ServerFolder, client: Client) -> None:
     how = "is disconnected" if cut else "is refused as soon as the server runs"
     typer.echo(
         f"{client} is removed from the roster and {how}. Its earlier uploads stay in the "
-        f"classifier; `fedran federation forget {folder} {client}` removes them"
+        f"classifier; `{shlex.join(['fedran', 'federation', 'forget', str(folder), client])}` "
+        "removes them"
     )
 
 

@@ -66,7 +66,7 @@ def task(
     It waits for every site of the roster, also for one that is not
     connected, until the deadline or until `close`. A late upload is accepted
     when the site is back. The exit code is 1 if fewer than `min_clients`
-    sites took part, or the new classifier is held back.
+    sites took part.
     """
     from fedran.federation.ops.tasks import run_task
 

@@ -23,7 +23,8 @@ from fedran.federation.protocol.limits import EXTRA_SECONDS, MAX_RUNS, POLL_SECO
 from fedran.federation.protocol.lockfile import lock_holder, locked, require_space, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.head.head import JUDGED
+from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.round.quorum import CLOSED, HOW_TO_CLOSE, Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
@@ -53,12 +54,11 @@ class TaskResult:
 
     task: str
     state: str
-    """complete, quorum, short, held (the new classifier is not in service), or unknown if the
-    server recorded nothing."""
+    """complete, quorum, short, or unknown if the server recorded nothing."""
 
     @property
     def successful(self) -> bool:
-        """Whether enough sites took part, and the new classifier is in service."""
+        """Whether enough sites took part."""
         return self.state in ("complete", "quorum")
 
 
@@ -217,19 +217,16 @@ def _finish(
     with closing(Database(paths.state)) as database:
         database.set_run(run.run_id, task, run.status, run.received, run.sent)
         states = [known for known in database.tasks() if known.task == task]
-        held = json.loads(database.fact("held") or "{}")
-        waiting = sorted(c for c, t in database.quarantine() if t == task)
+        aside = json.loads(database.fact(JUDGED) or "{}").get("set_aside", [])
         payload = sum(upload.bytes for upload in database.uploads() if upload.task == task)
     transport = "transport not measured"
     if run.received + run.sent:
         transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"
     state = states[0].state if states and states[0].state != "open" else "unknown"
-    if held.get("task") == task and not held.get("pinned") and state != "short":
-        state = "held"
-        say(f"the new classifier is held back: {held['reason']}; `status` says what to do")
     say(f"task {task}: {state}; uploads {human_bytes(payload)}; {transport}")
-    if waiting:
-        say(f"in quarantine: {', '.join(waiting)}; `fedran federation status` says why")
+    if aside:
+        names = dict.fromkeys(str(found["client"]) for found in aside)
+        say(f"not in the classifier: {', '.join(names)}; `fedran federation status` says why")
     settings, missing = paths.settings(), list(states[0].missing) if states else []
     if settings.privacy != "none" and missing:
         asked = len(states[0].asked)

@@ -118,11 +118,11 @@ class ServerSettings(Settings):
     classes_per_site: Annotated[int, between(1, 10**6)] = 1000
     """Limit on the number of classes of one site over all its uploads."""
     row_multiple: Annotated[float, between(1, 10**6)] = 5.0
-    """An upload with more rows than this multiple of the other sites' median waits for
-    `fedran federation accept`, unless `[rows]` in the roster has a cap for the site."""
-    head_margin: Annotated[float, between(0, 100)] = 2.0
-    """A new head is held back if its accuracy on the validation rows of an earlier task's classes
-    is lower by more than this many points."""
+    """A site with more rows than this multiple of the other sites' median counts only in classes
+    for which another site can vouch, unless `[rows]` in the roster has a cap for it."""
+    trusted: bool = False
+    """Whether a class counts that one site alone has sent. Otherwise it waits for a second site,
+    unless it is in `classes`, or the owner vouches for the site with `fedran federation accept`."""
     privacy: Privacy = "none"
     """`secure`: the server learns the sum over at least `min_sites` sites, and nothing about one
     site. Needs `classes`. See the how-to about secure sums. `dp`: the sum has noise too, so that it
