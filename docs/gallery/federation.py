@@ -78,7 +78,7 @@ shell(
 # ## Who contributes what?
 #
 # `status` shows tasks, sites and bytes. With `--web` it is a page in the
-# browser. `--influence` adds what each site does to the accuracy.
+# browser.
 
 # %%
 shell("fedran federation status trial")

@@ -66,10 +66,9 @@ print(f"all sites: 3 is {before[3]:.0f} % right, 8 is {before[8]:.0f} % right")
 # or at the others.
 
 # %%
-ridge = everyone.solve().diagnosis.lam
-for name, labels_of in everyone.what_others_say(ridge).items():
+for name, opinions in everyone.what_others_say().items():
     shares = {
-        label: 100 * right / rows for label, (rows, right) in labels_of.items()
+        label: 100 * (1 - o.wrong / o.asked) for label, o in opinions.items()
     }
     worst = sorted(shares, key=shares.get)[:2]
     print(name, ", ".join(f"{d}: {shares[d]:.0f} % confirmed" for d in worst))

@@ -117,9 +117,8 @@ def test_a_task_needs_a_running_server(call, trial):
     refused(call("task", "t", "../may"), "task: expected")
 
 
-def test_accept_refuses_an_upload_that_is_not_in_quarantine(call, trial):
-    words = "upload: expected an upload in quarantine, got site-1, may"
-    refused(call("accept", "t", "site-1", "may"), words)
+def test_accept_refuses_a_site_without_an_upload(call, trial):
+    refused(call("accept", "t", "site-1"), "site: expected one with an upload, got site-1")
 
 
 def test_a_store_is_verified_backed_up_and_restored(call, trial, tmp_path):

@@ -144,6 +144,11 @@ def test_a_table_becomes_a_message_and_columns_may_have_any_order(run, cli, suff
     run(f"predict h2.fedran new.{suffix} --label diagnosis --scaler scaler.json --out scaled.csv")
     right = np.mean([line["label"] for line in table("scaled.csv")] == frame.diagnosis[1::2])
     assert right > 0.9
+    # The leak meter orders and scales columns in the same way.
+    rows = f"visits.{suffix}", "--reference", f"new.{suffix}", "--label", "diagnosis", "--json"
+    assert cli("leak", "visits.fedran", *rows)[0] == 1
+    assert cli("leak", "scaled.fedran", *rows, "--scaler", "scaler.json")[0] == 1
+    refused(cli("leak", "scaled.fedran", *rows), "scaled.fedran: head: expected the scaler")
 
 
 def test_missing_values_are_refused_with_advice(run, cli):

@@ -184,9 +184,18 @@ def test_a_site_with_wrong_labels_is_contradicted_and_the_others_are_not():
     sites = every(points) % 5
     codes = np.where(sites == 2, (points.codes + 1) % 4, points.codes)
     lying = Labelled.of(points.X, points.counts, codes, 4)
-    right = others_say(lying, sites, 1.0, 200).right(lying)
-    assert right[sites != 2].mean() > 0.9
-    assert right[sites == 2].mean() < 0.1
+    for claimed in (1, 100):  # rows per point of the liar
+        counts = np.where(sites == 2, float(claimed), 1.0)
+        said, confirmed = others_say(replace(lying, counts=counts), sites, most=200)
+        right = said == codes
+        assert right[sites != 2].mean() > 0.8
+        assert right[sites == 2].mean() < 0.1
+        assert confirmed[sites != 2].mean() > 0.8
+        assert confirmed[sites == 2].mean() < 0.5
+    counted = sites != 2
+    alone, sure = others_say(lying, sites, counted, 200)
+    assert not sure[sites == 2].any()
+    assert (alone == codes)[counted].mean() > 0.9
 
 
 @pytest.mark.parametrize("step", [0.1, 0.5, 1.0, 2.0, 4.0])

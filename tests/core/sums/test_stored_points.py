@@ -156,19 +156,35 @@ def test_others_contradict_a_site_that_swaps_its_classes():
         name: fedran.condense(PHI(Z[i::5]), y[i::5], fingerprint=PHI.fingerprint)
         for i, name in enumerate("abcde")
     }
-    said = absorbed(parts).what_others_say(0.3)
-    share = {
-        name: sum(right for _, right in found.values()) / sum(n for n, _ in found.values())
-        for name, found in said.items()
-    }
-    assert share.pop("c") < 0.3
-    assert min(share.values()) > 0.6
+    agg = absorbed(parts)
+    for left_out in ((), [("c", None)], [("a", 0), ("b", 7)]):
+        said = agg.what_others_say(left_out)
+        share = {
+            name: sum(o.wrong for o in found.values()) / sum(o.asked for o in found.values())
+            for name, found in said.items()
+        }
+        assert share.pop("c") > 0.7
+        assert max(share.values()) < 0.4
+        assert sum(o.rows for found in said.values() for o in found.values()) == 300
+
+
+def test_parts_are_left_out_as_if_they_had_never_been_there():
+    parts = {"a": site(0), "b": site(1), "c": site(2)}
+    agg = absorbed(parts)
+    assert same(agg.solve(left_out=[("c", None)]), absorbed({"a": site(0), "b": site(1)}).solve())
+    rest = agg.solve(left_out=[("c", 0)])
+    assert rest.diagnosis.n_rows == agg.solve().diagnosis.n_rows - site(2).rows_per_class()[0]
+    assert same(
+        agg.solve(left_out=[("c", label) for label in (0, 1, 2)]), agg.solve(left_out=[("c", None)])
+    )
+    with pytest.raises(ValueError, match="everything is left out"):
+        agg.solve(left_out=[(name, None) for name in parts])
 
 
 def test_a_label_of_one_site_alone_is_not_judged():
     Z, _ = rows(40)
     alone = fedran.condense(PHI(Z), ["only here"] * 40, fingerprint=PHI.fingerprint)
-    said = absorbed({"a": site(0), "b": site(1), "c": alone}).what_others_say(0.1)
+    said = absorbed({"a": site(0), "b": site(1), "c": alone}).what_others_say()
     assert said["c"] == {}
     assert set(said["a"]) == {0, 1, 2}
 

@@ -164,13 +164,6 @@ def test_the_last_upload_can_be_forgotten(envelopes, paths, capsys):
     assert receive(paths, [envelopes["site-2", "may"]]) == [Code.ACCEPTED]
 
 
-def test_a_quarantined_upload_can_be_forgotten(sites, envelopes, paths):
-    loud = sites.envelope("site-2", "may", upload(2, n=200))
-    assert receive(paths, [envelopes["site-1", "may"], loud])[1] == Code.QUARANTINED
-    forget(paths, "site-2", "may")
-    assert receive(paths, [loud]) == [Code.FORGOTTEN]
-
-
 def test_a_record_that_was_altered_is_refused(envelopes, paths, tmp_path):
     receive(paths, envelopes.values())
     _, path = forget(paths, "site-1")

@@ -1,5 +1,7 @@
 """Running a task while Flower loses runs or does not answer. Flower is simulated."""
 
+import json
+
 import pytest
 
 pytest.importorskip("cryptography")
@@ -9,7 +11,7 @@ from fedran.core.errors import Refused
 from fedran.federation.flower import control, programs
 from fedran.federation.ops import tasks
 from fedran.federation.ops.tasks import RunFailed, ServerNotRunning, TaskInProgress, run_task
-from fedran.federation.protocol.identity import SiteKey, Statement
+from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.limits import MAX_RUNS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.logs import log_file
@@ -84,14 +86,13 @@ def test_an_invalid_task_id_never_reaches_flower(task, place, answering):
     assert link.started == []
 
 
-def test_a_task_names_the_sites_whose_uploads_are_in_quarantine(place, answering):
+def test_a_task_names_the_sites_that_are_not_in_the_classifier(place, answering):
     answering("finished:completed")
     ended(place, "complete")
-    statement = Statement("trial", "site-1", "may", "f" * 64, "d" * 64)
-    book(place).add_waiting(statement, b"an envelope", "unusual")
+    book(place).set_fact("judged", json.dumps({"set_aside": [{"client": "site-1"}]}))
     said = []
     run_task(place, "may", say=said.append)
-    assert said[-1] == "in quarantine: site-1; `fedran federation status` says why"
+    assert said[-1] == "not in the classifier: site-1; `fedran federation status` says why"
 
 
 @pytest.mark.parametrize("state", ["complete", "quorum", "short"])

@@ -17,6 +17,8 @@ from fedran.federation.protocol.class_counts import (
     count_correct,
     counts_from_json,
     counts_to_json,
+    gain,
+    is_right,
 )
 
 
@@ -26,19 +28,22 @@ def test_counts_agree_with_a_loop_over_the_rows(seed):
     n, classes = int(rng.integers(0, 30)), ["a", "b", 1, "new"][: int(rng.integers(0, 5))]
     scores = rng.integers(0, 3, (n, len(classes))).astype(float)
     y = [[*classes, "other", None][i] for i in rng.integers(0, len(classes) + 2, n)]
-    earlier = set(classes[: int(rng.integers(0, 5))])
-    tested = {label for label in y if label is not None}
+    first = rng.random(n) < 0.5
     expected = {}
-    for row, label in zip(scores, y, strict=True):
+    for row, label, known in zip(scores, y, first, strict=True):
         if label is None:
             continue
-        fair = [c for c in classes if c in earlier or c not in tested]
         best = max(classes, key=lambda c: (row[classes.index(c)], -classes.index(c)), default=None)
-        fairly = max(fair, key=lambda c: (row[classes.index(c)], -classes.index(c)), default=None)
         old = expected.get(label, (0, 0, 0))
-        expected[label] = (old[0] + 1, old[1] + (best == label), old[2] + (fairly == label))
-    found = count_correct(scores, classes, y, earlier, tested)
-    assert {c: (n.rows, n.correct, n.fair) for c, n in found.items()} == expected
+        right = best == label
+        expected[label] = old[0] + 1, old[1] + right, old[2] + (right and not known)
+    found = count_correct(is_right(scores, classes, y), first, y)
+    assert {c: (n.rows, n.correct, n.gained) for c, n in found.items()} == expected
+    gained = sum((is_right(scores, classes, y) & ~first)[[label is not None for label in y]])
+    before = count_correct(first, first, y)
+    lost = sum(n.correct for n in before.values()) + gained
+    lost -= sum(n.correct for n in found.values())
+    assert gain(found, before) == (gained, lost)
 
 
 numbers = st.integers(1, 10**6)
@@ -83,7 +88,7 @@ def test_histograms_add_and_one_site_has_no_more_weight_than_the_median():
 
 
 def test_counts_are_read_as_they_were_written():
-    counts = {"a": Count(5, 4, 3), 7: Count(1, 0, 1)}
+    counts = {"a": Count(5, 4, 3), 7: Count(1, 1, 0)}
     assert counts_from_json(json.loads(json.dumps(counts_to_json(counts)))) == counts
 
 

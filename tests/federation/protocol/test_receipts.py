@@ -28,7 +28,7 @@ def test_the_outcome_follows_from_the_code(code):
     receipt = Receipt(code, "site-1", "may", "d")
     assert receipt.outcome == (code.value if code in SETTLED else "refused")
     assert receipt.settled == (receipt.outcome != "refused")
-    last = (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN)
+    last = (Code.CONFLICT, Code.FORGOTTEN)
     assert receipt.final == (receipt.settled or code in last)
 
 

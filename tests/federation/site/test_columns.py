@@ -21,7 +21,7 @@ from fedran.federation.protocol.messages import Offer, open_envelope
 from fedran.federation.protocol.ranges import check_ranges, proposed_ranges, unusual_columns
 from fedran.federation.secure.masking.contribution import Content
 from fedran.federation.secure.site.participant import make_contribution
-from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.site.settings import SitePaths
 from fedran.federation.site.source import FunctionSource

@@ -2,7 +2,6 @@
 
 import io
 import json
-import time
 
 import pytest
 
@@ -21,16 +20,16 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
     (recorded.server / "roster.toml").write_text("[clients]\n")
     recorded.task("may", deadline=600.0)
     recorded.upload("site-1", "may", classes=[["[red]cat", 5], *([n, 1] for n in range(20))])
-    recorded.upload("site-2", "may", "quarantined", reason="too loud")
-    recorded.quarantine("site-2", "may", "too loud")
+    recorded.upload("site-2", "may", "refused", reason="too loud")
     recorded.events.write("declined", client="site-3", task="may", reason="no rows")
     recorded.head("may", 0.9345, 21)
     left_out = {"head": "d", "agreement": 0.87654, "largest_group": 5}
     left_out["sites"] = {"site-1": [["[red]cat", 5, 4], [3, 15, 1]], "site-9": []}
-    recorded.database.set_fact("left_out", json.dumps(left_out))
-    held = {"at": time.time(), "task": "june", "digest": "d" * 64, "reason": "[red]worse"}
-    uploads = [["site-2", "june", 12.3], ["site-3", "june", 3.0]]
-    recorded.database.set_fact("held", json.dumps({**held, "uploads": uploads}))
+    aside = {"client": "site-2", "label": None, "waits": False, "reason": "[red]worse"}
+    alone = {"client": "site-3", "waits": True, "reason": "no other site"}
+    left_out["set_aside"] = [aside, alone | {"label": "cat"}, alone | {"label": "dog"}]
+    recorded.database.set_fact("judged", json.dumps(left_out))
+    recorded.database.set_fact("pinned", json.dumps({"task": "may", "last_upload": 9}))
     for n in range(12):
         recorded.upload("site-1", "may", "refused", verified=False, reason=f"[bold]no\x1b[31m {n}")
     console = Console(file=io.StringIO(), width=80, highlight=False)
@@ -43,16 +42,17 @@ def test_the_status_fits_into_80_columns_and_is_escaped(tmp_path):
         "25.0 %",
         "2 of 3 sites answered",
         "site-1 not in roster",
-        "[red]worse",
+        "site-2 set aside: [red]worse",
+        "site-3 waits: classes cat, dog: no other site",
         r"[bold]no\x1b[31m 11",
-        "and 5 more; --json prints all",
+        "The classifier after task may is in service again; later uploads wait.",
+        "and 6 more; --json prints all",
     ):
         assert expected in words
     for command in (
-        f"accept {tmp_path} site-2 may",
-        f"forget {tmp_path} site-2 --task june",
-        f"forget {tmp_path} site-3 --task june",
-        f"rollback {tmp_path} --release",
+        f"forget {tmp_path} site-2",
+        f"accept {tmp_path} site-2",
+        f"accept {tmp_path} site-3",
     ):
         assert f"fedran federation {command}\n" in out
     assert "\x1b" not in out
@@ -68,7 +68,7 @@ def test_what_others_say_is_shown_beside_the_head_that_it_is_about(digest, known
     recorded.head("may")
     said = {"head": digest, "agreement": 0.75, "largest_group": 1}
     said["sites"] = {"site-1": [["cat", 10, 9], ["dog", 30, 1]], "site-2": []}
-    recorded.database.set_fact("left_out", json.dumps(said))
+    recorded.database.set_fact("judged", json.dumps(said))
     status = Reader(tmp_path).read()
     (first, second, _) = status.sites
     console = Console(file=io.StringIO(), width=80, highlight=False)
@@ -93,7 +93,7 @@ def test_a_site_that_failed_is_not_one_that_has_nothing_to_send(tmp_path):
     with recorded.task_running("may"):
         status = Reader(tmp_path).read()
         print_status(status, console)
-    assert (status.tasks[0].failed, status.held) == (["site-1"], None)
+    assert (status.tasks[0].failed, status.set_aside) == (["site-1"], [])
     assert [p.state for p in status.problems] == ["declined", "failed"]
     words = " ".join(console.file.getvalue().split())
     assert "failed: memory" in words

@@ -6,7 +6,7 @@ import numpy as np
 
 import fedran
 from fedran.data.rows import Rows
-from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.head.validation import ValidationSet
 from helpers.federation.made_federation import PHI, D, Sites
 
 CENTRES = 3 * np.random.default_rng(5).standard_normal((6, D))
@@ -21,7 +21,7 @@ def store_of(sites, folder):
 
 
 def rows(seed, classes, n=30):
-    rng = np.random.default_rng([seed, *classes])
+    rng = np.random.default_rng([*np.ravel(seed), *classes])
     y = rng.choice(classes, n)
     return Rows(CENTRES[y] + rng.standard_normal((n, D)), [int(c) for c in y])
 

@@ -15,7 +15,7 @@ from fedran.federation.server.store.store import Store
 
 M, D = 48, 6
 PHI = fedran.KernelFeatures(D, source="test")
-SETTINGS = ServerSettings("trial", D, source="test")
+SETTINGS = ServerSettings("trial", D, source="test", trusted=True)
 RANDOM = fedran.RandomFeatures(D, M, "relu", seed=0, source="test")
 SUMMARIES = {"message": "summary", "out_features": M, "kind": "relu"}
 """Settings of a federation of summaries."""
@@ -90,20 +90,5 @@ def full_disk(database):
 
 def same_state(a, b):
     """Bit for bit."""
-    first, second = ((fedran.encode(s.aggregator), vars(s.state.history)) for s in (a, b))
+    first, second = ((fedran.encode(s.aggregator), list(s.state.uploads)) for s in (a, b))
     return first == second
-
-
-def repeated(summary, times):
-    """The summary of the same rows, each of them several times."""
-    acc = summary.accounts
-    scaled = {name: getattr(acc, name) * times for name in ("n_rows", "energy", "cut")}
-    bounds = {name: getattr(acc, name) * times for name in ("eps_G", "eps_G_fro")}
-    counts = tuple(n * times for n in summary.counts)
-    return replace(
-        summary,
-        factor=summary.factor * np.float32(np.sqrt(times)),
-        sums=replace(summary.sums, sums=summary.class_sums * times, counts=counts),
-        accounts=replace(acc, eps_quant=0.0, eps_B=0.0, **scaled, **bounds),
-        digest=None,
-    )

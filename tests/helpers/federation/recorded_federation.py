@@ -5,7 +5,6 @@ import json
 import time
 from functools import cached_property
 
-from fedran.federation.protocol.identity import Statement
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
@@ -74,7 +73,3 @@ class RecordedFederation:
         nodes = [dict(zip(("client", "status"), n, strict=True)) for n in nodes]
         fields = {"at": time.time() if at is None else at, "nodes": nodes}
         self.database.set_fact("flower", json.dumps(fields))
-
-    def quarantine(self, client, task, reason):
-        statement = Statement("trial", client, task, "f" * 64, "d" * 64)
-        self.database.add_waiting(statement, f"{client}, {task}".encode(), reason)

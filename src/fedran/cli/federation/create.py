@@ -98,6 +98,14 @@ def init(
             "--features."
         ),
     ] = None,
+    trusted: Annotated[
+        bool,
+        typer.Option(
+            "--trusted",
+            help="A class counts that one site alone has sent. Otherwise it waits for a second "
+            "site. Default with sites on this machine.",
+        ),
+    ] = False,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
     from fedran.federation.ops.scaffold import DeclaredFeatures, id_of_folder, make_federation
@@ -129,6 +137,7 @@ def init(
         privacy=privacy,
         classes=ordered(parse_label(part) for part in parts if part),
         epsilon=epsilon,
+        **({"trusted": True} if trusted else {}),
     )
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
     if made:
@@ -156,7 +165,7 @@ def init(
         lines += [f"  fedran federation down {quoted}"]
     else:
         lines += [f"  fedran federation server {quoted}      # in the foreground, or as a service"]
-        joining = f"fedran federation join ... --federation {federation}"
+        joining = f"fedran federation join ... --federation {shlex.quote(federation)}"
         lines += [f"  {joining}  # at each site, with tls/ca.crt"]
         lines += [f"  fedran federation add {quoted} FILE    # with the site's enrolment.toml"]
     typer.echo("\n".join(lines))
@@ -257,7 +266,7 @@ def remove(folder: ServerFolder, client: Client) -> None:
     remove_site(find_server(folder), client)
     typer.echo(
         f"{client} is removed from the roster. Its earlier uploads stay in the classifier; "
-        f"`fedran federation forget {folder} {client}` removes them"
+        f"`{shlex.join(['fedran', 'federation', 'forget', str(folder), client])}` removes them"
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedran.cli.federation.arguments import Client, ServerFolder, Task, find_server, find_site
+from fedran.cli.federation.arguments import Client, ServerFolder, find_server, find_site
 
 if TYPE_CHECKING:
     from fedran.federation.status.model import Status
@@ -33,14 +32,6 @@ def status(
         Path | None,
         typer.Option(help="With --metrics: write a file, for node_exporter's textfile collector."),
     ] = None,
-    influence: Annotated[
-        bool,
-        typer.Option(
-            "--influence",
-            help="Also measure the accuracy without each site on `validation` of server.toml. "
-            "Slow: one solve per site.",
-        ),
-    ] = False,
 ) -> None:
     """Show tasks, sites, keys, bytes, accuracy and rejected uploads, or the state of a site.
 
@@ -58,7 +49,7 @@ def status(
     if out is not None and not metrics:
         raise ValueError("--out is for --metrics")
     if (folder / "site.toml").is_file():
-        if web or metrics or influence:
+        if web or metrics:
             raise ValueError("the status of a site is text or --json; other options show a server")
         found = read_site(find_site(folder))
     elif web:
@@ -66,8 +57,6 @@ def status(
         return
     else:
         found = Reader(folder).read()
-    if influence:
-        found = _with_influence(folder, found)
     if metrics:
         _write_metrics(found, out)
     elif as_json:
@@ -99,32 +88,19 @@ def _write_metrics(status: Status, out: Path | None) -> None:
         out.chmod(0o644)  # the collector runs as another user
 
 
-def _with_influence(folder: Path, status: Status) -> Status:
-    from fedran.federation.ops.decisions import influence_of_sites
-
-    typer.echo("measuring the accuracy without each site: one solve per site", err=True)
-    gains = influence_of_sites(find_server(folder))
-    sites = [replace(site, gain=gains.get(site.client)) for site in status.sites]
-    return replace(status, sites=sites)
-
-
 def accept(
     folder: ServerFolder,
     client: Client,
-    task: Task,
-    reject: Annotated[
-        bool, typer.Option("--reject", help="Reject it. The site may correct its rows.")
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="No longer: judge the site like the others.")
     ] = False,
-    reason: Annotated[str, typer.Option(help="With --reject: a sentence for the site.")] = "",
 ) -> None:
-    """Accept an upload that is in quarantine because it is unusual, or reject it."""
-    from fedran.federation.ops.decisions import decide_upload
+    """Vouch for a site: it counts whatever others say, and so do classes that it alone has."""
+    from fedran.federation.ops.decisions import vouch_for
 
-    if reason and not reject:
-        raise ValueError("--reason tells a site why its upload is rejected: give --reject too")
-    receipt = decide_upload(find_server(folder), client, task, reject=reject, reason=reason)
-    now = "tells the site" if reject else "will send a new classifier"
-    typer.echo(f"{client}, {task}: {receipt.code}; a running server {now}")
+    digest = vouch_for(find_server(folder), client, withdraw=withdraw)
+    now = "is judged like the others again" if withdraw else "counts"
+    typer.echo(f"{client} {now}; classifier {digest[:12] or 'none'} is in service")
 
 
 def rollback(
@@ -135,9 +111,7 @@ def rollback(
     ] = None,
     release: Annotated[
         bool,
-        typer.Option(
-            "--release", help="Put the newest classifier, which is held back, into service instead."
-        ),
+        typer.Option("--release", help="Put the newest classifier into service instead."),
     ] = False,
 ) -> None:
     """Put the classifier after an earlier task back into service; --release ends this."""

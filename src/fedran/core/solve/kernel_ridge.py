@@ -41,6 +41,10 @@ SEARCHED = 2048
 per row, which hardly depends on the number of points (results/points_constants.md)."""
 LEFT_OUT = 5000
 """Most points that are left out: the standard error of an accuracy is then below 0.7 points."""
+ASKED, ASKED_RIDGE = 1024, 0.1
+"""Landmarks and ridge per row where sites are compared, which needs less than the best head."""
+VOTE = 20
+"""Rows of a class from which on a site has a full vote about it, and can vouch for it."""
 
 
 @dataclass(frozen=True)
@@ -275,17 +279,45 @@ def by_landmarks(points: Labelled, most: int, scale: float, ridge: float) -> Ker
 
 
 def others_say(
-    points: Labelled, sites: Int64[NDArray[Any], " n"], ridge: float, most: int
-) -> LeftOut:
-    """What the points of all other sites say about every point, on at most ``most`` landmarks.
+    points: Labelled,
+    sites: Int64[NDArray[Any], " n"],
+    counted: NDArray[np.bool_] | None = None,
+    most: int = ASKED,
+) -> tuple[Int64[NDArray[Any], " n"], NDArray[np.bool_]]:
+    """The class that all other sites give each point, and whether all other points confirm it.
 
-    ``sites`` numbers the site of each point. Landmarks, scale and ridge are held fixed.
+    ``sites`` numbers the site of each point. Points that are not ``counted`` are asked about, and
+    say nothing. At most ``most`` landmarks, which are held fixed, as are scale and ridge. Each site
+    has one vote per class: as many rows as it likes have the weight of ``VOTE`` rows, and all
+    classes have the same weight. So nobody is heard more by sending more, and a class that is rare
+    elsewhere is not called wrong for that.
     """
+    counted = np.ones(len(points), dtype=bool) if counted is None else counted
     scale = kernel_scale(points.X, like(points.counts, points.X), SCALE_FACTOR)
-    support = landmarks(points, most)
-    solver = LandmarkSolver.of(points, support, scale, ridge)
-    scores = np.empty((len(points), points.n_classes))
+    votes = replace(points, weights=_votes(points, sites, counted))
+    solver = LandmarkSolver.of(votes, landmarks(points, most), scale, ASKED_RIDGE)
+    said = np.zeros(len(points), dtype=np.int64)
+    confirmed = np.zeros(len(points), dtype=bool)
+    for rows in blocks(len(points), solver.gram.shape[0], 8):
+        part = votes.take(rows)
+        scores = solver.solve(ASKED_RIDGE, part)[1]
+        confirmed[rows] = (np.argmax(scores, axis=1) == part.codes) & counted[rows]
     for site in np.unique(sites):
-        rows = np.flatnonzero(sites == site)
-        scores[rows] = solver.without(points.take(rows), ridge)
-    return LeftOut(np.arange(len(points)), scores)
+        mine = sites == site
+        known = np.bincount(points.codes[counted & ~mine], minlength=points.n_classes) > 0
+        scores = solver.without(votes.take(np.flatnonzero(mine)), ASKED_RIDGE)
+        said[mine] = np.argmax(np.where(known, scores, -np.inf), axis=1)
+    return said, confirmed
+
+
+def _votes(
+    points: Labelled, sites: Int64[NDArray[Any], " n"], counted: NDArray[np.bool_]
+) -> Float64[NDArray[Any], " n"]:
+    """The weight of each point where every site has one vote per class."""
+    rows = np.zeros((int(sites.max(initial=0)) + 1, points.n_classes))
+    np.add.at(rows, (sites, points.codes), points.counts * counted)
+    votes = np.minimum(rows, VOTE)
+    total = votes.sum(axis=0)
+    of_class = rows.sum() / max(1, np.count_nonzero(total)) * np.minimum(1, total / VOTE)
+    shares = of_class * votes / np.maximum(total, 1) / np.maximum(rows, 1)
+    return points.counts * counted * shares[sites, points.codes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -23,7 +23,7 @@ from fedran.core.summary import Summary
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 from fedran.core.sums.exact_sum import ExactSum
-from fedran.core.sums.stored_points import ClassWeight, Key, StoredPoints
+from fedran.core.sums.stored_points import ClassWeight, Key, Opinion, Part, StoredPoints
 
 Message: TypeAlias = Points | Summary
 """What a site sends about one task."""
@@ -247,6 +247,7 @@ class Aggregator:
         landmarks: int | None = LANDMARKS,
         class_weight: ClassWeight = None,
         novelty: int | None = None,
+        left_out: Collection[Part] = (),
     ) -> Head:
         """The head of everything absorbed so far. The state does not change.
 
@@ -264,13 +265,16 @@ class Aggregator:
         novelty:
             Of summaries: how many leading directions to add for ``Head.novelty``. They take 2 q M
             bytes in a saved head. A head of points needs none.
+        left_out:
+            Of points: clients (client, None), and labels of clients (client, label), that are left
+            out. The head is that of an aggregator that never absorbed them.
         """
         if novelty is not None:
             positive_integer(novelty, "novelty", or_none=" or None")
         if self._sum is None and novelty is not None:
             raise ValueError("novelty is for summaries: heads of points need no directions")
-        if self._sum is not None and class_weight is not None:
-            raise ValueError("class_weight is for points: summaries do not hold weights of rows")
+        if self._sum is not None and (class_weight is not None or left_out):
+            raise ValueError("class_weight and left_out are for points: a sum has no parts")
         with self.lock:
             if not self.classes:
                 what = "no labelled rows" if self._absorbed else "nothing"
@@ -279,9 +283,14 @@ class Aggregator:
                 )
             if self._sum is None:
                 head = self._points.solve(
-                    ridge, self.fingerprint, landmarks=landmarks, class_weight=class_weight
+                    ridge,
+                    self.fingerprint,
+                    landmarks=landmarks,
+                    class_weight=class_weight,
+                    left_out=left_out,
                 )
-                assert head is not None
+                if head is None:
+                    raise ValueError("cannot solve: everything is left out")
                 return head
             head = self._sum.solve(ridge, self.fingerprint)
             if novelty is None:
@@ -337,16 +346,16 @@ class Aggregator:
             )
         return found
 
-    def what_others_say(self, ridge: float) -> dict[str, dict[Label, tuple[int, int]]]:
-        """Client -> label -> its rows, and those whose point all other clients label alike.
+    def what_others_say(self, left_out: Collection[Part] = ()) -> dict[str, dict[Label, Opinion]]:
+        """Client -> label -> what all other clients say about its rows. Of points only.
 
-        Of points only, with the ridge of a head (``head.diagnosis.lam``), in closed form and
-        without validation rows. Labels that no other client has are left out.
+        It takes one solve in closed form and no validation rows (``others_say``). Parts that are
+        ``left_out`` say nothing about others. Labels that no other client has are not listed.
         """
         if self._sum is not None:
             raise TypeError("this aggregator holds summaries, of which no part can be asked")
         with self.lock:
-            return self._points.what_others_say(ridge)
+            return self._points.what_others_say(left_out)
 
     def gram(self) -> Float[Array, "M M"]:
         """The sum of the Grams of all summaries, an (M, M) copy, for inspection."""

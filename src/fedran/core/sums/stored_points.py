@@ -7,23 +7,39 @@ the order in which they arrived. Leaving a message out is a solve without it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Int64, to_device
+from fedran.core._linalg.arrays import Int64, to_device, to_numpy
 from fedran.core.errors import Refused, positive_integer, real_number
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, ordered, recode
 from fedran.core.points import Points, join
 from fedran.core.solve.head import Head, make_kernel_head
-from fedran.core.solve.kernel_ridge import SEARCHED, Labelled, others_say, solve_points
+from fedran.core.solve.kernel_ridge import Labelled, others_say, solve_points
 from fedran.core.solve.ridge import Ridge
+from fedran.core.sums.class_sums import ClassSums
 
 Key: TypeAlias = tuple[str, str]
 """(client, task)."""
+Part: TypeAlias = tuple[str, Label | None]
+"""All rows of a client, or (client, label) those with one label."""
 ClassWeight: TypeAlias = Mapping[Label, float] | Literal["balanced"] | None
+
+
+class Opinion(NamedTuple):
+    """What all other clients say about the rows of a client with one label."""
+
+    rows: int
+    asked: int
+    """Points of these rows, which are what the others are asked about."""
+    wrong: int
+    """Points to which the others give another label."""
+    vouched: int
+    """The most rows with this label at one other client, of points that all others confirm."""
 
 
 class StoredPoints:
@@ -73,12 +89,13 @@ class StoredPoints:
         landmarks: int | None,
         class_weight: ClassWeight = None,
         without: Collection[Key] = (),
+        left_out: Collection[Part] = (),
     ) -> Head | None:
-        """The head of all messages but some; None where no class is left."""
+        """The head of all messages but some, and of all parts but some; None without a class."""
         if landmarks is not None:
             positive_integer(landmarks, "landmarks", or_none=" or None")
-        kept = [self.messages[key] for key in sorted(self.messages) if key not in without]
-        kept = [points for points in kept if points.classes]
+        rest = [(key, self.messages[key]) for key in sorted(self.messages) if key not in without]
+        kept = [part for key, points in rest if (part := _without(key[0], points, left_out))]
         if not kept:
             return None
         points = join(kept)
@@ -86,31 +103,43 @@ class StoredPoints:
         solution = solve_points(labelled, landmarks, _number(ridge), self.dtype)
         return make_kernel_head(solution, labelled, points.classes, fingerprint)
 
-    def what_others_say(self, ridge: float) -> dict[str, dict[Label, tuple[int, int]]]:
-        """Client -> label -> its rows, and those whose point all other clients label alike.
+    def what_others_say(self, left_out: Collection[Part]) -> dict[str, dict[Label, Opinion]]:
+        """Client -> label -> what all other clients say, by ``others_say``.
 
-        Leave-one-client-out in closed form, with the ridge of a head. It needs no validation rows.
-        A client is compared only for labels that another client has too.
+        Parts that are left out say nothing, and are asked about. A label that no other client has
+        is not listed.
         """
         keys = [key for key in sorted(self.messages) if self.messages[key].classes]
-        if not keys:
-            return {}
-        points = join([self.messages[key] for key in keys])
         clients = sorted({client for client, _ in keys})
+        found: dict[str, dict[Label, Opinion]] = {client: {} for client in clients}
+        if len(clients) < 2:
+            return found
+        points = join([self.messages[key] for key in keys])
         sites, codes = _origins(self.messages, keys, clients, points.classes)
         # ``join`` sorts by class and keeps the order of the messages within a class.
-        order = np.argsort(codes, kind="stable")
-        sites = sites[order]
-        labelled = self._labelled(points, None)
-        right = others_say(labelled, sites, ridge, SEARCHED).right(labelled)
-        found: dict[str, dict[Label, tuple[int, int]]] = {client: {} for client in clients}
-        for s, client in enumerate(clients):
-            for c, label in enumerate(points.classes):
-                mine = (sites == s) & (points.codes == c)
-                others = (sites != s) & (points.codes == c)
-                if mine.any() and others.any():
-                    rows = points.counts[mine]
-                    found[client][label] = int(rows.sum()), int(rows @ right[mine])
+        sites = sites[np.argsort(codes, kind="stable")]
+        silent = np.zeros((len(clients), len(points.classes)), dtype=bool)
+        for client, label in left_out:
+            if client in found and (label is None or label in points.classes):
+                c = slice(None) if label is None else points.classes.index(label)
+                silent[clients.index(client), c] = True
+        labelled, counted = self._labelled(points, None), ~silent[sites, points.codes]
+        said, confirmed = others_say(labelled, sites, counted)
+
+        def table(chosen: NDArray[np.bool_], weights: NDArray[Any] | None) -> NDArray[Any]:
+            places = sites[chosen] * silent.shape[1] + points.codes[chosen]
+            sums = np.bincount(places, None if weights is None else weights[chosen], silent.size)
+            return sums.reshape(silent.shape).astype(int)
+
+        every = np.ones(len(said), dtype=bool)
+        rows, asked = table(every, points.counts), table(every, None)
+        wrong, sure = table(said != points.codes, None), table(confirmed, points.counts)
+        heard = table(counted, None)
+        for s, c in zip(*np.nonzero(asked), strict=True):
+            others = np.arange(len(clients)) != s
+            if heard[others, c].any():
+                figures = rows[s, c], asked[s, c], wrong[s, c], sure[others, c].max()
+                found[clients[s]][points.classes[c]] = Opinion(*map(int, figures))
         return found
 
     def _labelled(self, points: Points, class_weight: ClassWeight) -> Labelled:
@@ -123,6 +152,36 @@ class StoredPoints:
                 names = ", ".join(unknown[:5])
                 raise ValueError(f"class_weight names labels without points: {names}")
         return Labelled.of(X, points.counts, points.codes, len(points.classes), weights)
+
+
+def class_means(sums: ClassSums, most: int) -> Points:
+    """The directions of the class means of a summary, as points, in its first random features.
+
+    Random features are drawn independently, so that some of them are a smaller random map.
+    """
+    kept = [i for i, n in enumerate(sums.counts) if n > 0]
+    means = to_numpy(sums.means)[:most, kept].T
+    means = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-30)
+    counts = np.array([sums.counts[i] for i in kept], dtype=np.int64)
+    classes = tuple(sums.classes[i] for i in kept)
+    return Points(classes, np.arange(len(kept)), means.astype(np.float32), counts)
+
+
+def _without(client: str, points: Points, left_out: Collection[Part]) -> Points | None:
+    """The points of a client without those that are left out; None if none remain."""
+    if (client, None) in left_out:
+        return None
+    kept = [c for c in points.classes if (client, c) not in left_out]
+    if not kept or len(kept) == len(points.classes):
+        return points if kept else None
+    chosen = np.isin(points.codes, [points.classes.index(c) for c in kept])
+    codes = recode(points.codes[chosen], points.classes, tuple(kept))
+    means, counts = points.means[chosen], points.counts[chosen]
+    return (
+        replace(points, classes=tuple(kept), codes=codes, means=means, counts=counts)
+        if kept
+        else None
+    )
 
 
 def _origins(

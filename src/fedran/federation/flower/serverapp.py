@@ -24,7 +24,7 @@ from fedran.federation.protocol.limits import LOCK_TIMEOUT
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Question
 from fedran.federation.secure.server.secure_round import SecureRound
-from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.round.messenger import Incoming, Messenger
 from fedran.federation.server.round.round import Round
 from fedran.federation.server.settings import WITHOUT_KEYS, ServerSettings

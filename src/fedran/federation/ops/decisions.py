@@ -1,25 +1,22 @@
-"""What the owner decides about uploads and heads: accept, reject, forget, roll back."""
+"""What the owner decides about sites and heads: accept, forget, roll back."""
 
 from __future__ import annotations
 
 import getpass
-import hashlib
+import json
 import time
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.receipts import Receipt
-from fedran.federation.server.head.gate import ValidationSet, gains_without
-from fedran.federation.server.head.head import HEAD, clear_held, held_head, keep_held, update_head
+from fedran.federation.server.head.head import update_head
+from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.forgetting import Forgotten, to_forget
 from fedran.federation.server.store.schema import Upload
-from fedran.federation.server.store.store import locked_store
-from fedran.wire.codec import encode
+from fedran.federation.server.store.store import PINNED, VOUCHED, locked_store
 from fedran.wire.files import write_atomically
 
 KEY = "record.key"
@@ -27,17 +24,22 @@ RECORDS = "records"
 """Folder of the signed records in the server's folder. The database has a copy of each."""
 
 
-def decide_upload(
-    paths: ServerPaths, client: str, task: str, *, reject: bool = False, reason: str = ""
-) -> Receipt:
-    """Accept or reject an upload in quarantine.
+def vouch_for(paths: ServerPaths, client: str, *, withdraw: bool = False) -> str:
+    """Let everything of a site count, whatever others say about it; returns the head's digest.
 
-    A running server then tells the site, and sends a new head to all sites.
+    Classes that it alone has sent count too. With ``withdraw``, it is judged like the others again.
     """
-    with locked_store(paths.folder, paths.settings(), task) as store:
-        receipt = store.reject(client, task, reason) if reject else store.accept(client, task)
+    settings = paths.settings()
+    with locked_store(paths.folder, settings, "accept") as store:
+        if all(upload.client != client for upload in store.state.uploads.values()):
+            raise Refused("site", "one with an upload", client)
+        others = [name for name in store.vouched if name != client]
+        names = sorted(others if withdraw else [*others, client])
+        store.database.set_fact(VOUCHED, json.dumps(names))
+        store.events.write("withdraw" if withdraw else "accept", client=client)
+        _, digest = update_head(store, ValidationSet.load(paths.folder, settings), "accept")
         store.database.set_outdated()
-    return receipt
+    return digest
 
 
 def preview_forget(
@@ -72,11 +74,7 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
     with locked_store(paths.folder, settings, "forget") as store:
         validation = ValidationSet.load(paths.folder, settings)
         found = store.forget(client, task, who, key)
-        if store.state.uploads:
-            update_head(store, validation, "forget")
-        else:  # no head can be solved, and the last one must not stay
-            (store.folder / HEAD).unlink(missing_ok=True)
-            clear_held(store)
+        update_head(store, validation, "forget")
     folder = paths.folder / RECORDS
     folder.mkdir(exist_ok=True, mode=0o700)
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(found.tombstones[0].at))
@@ -92,69 +90,37 @@ def record_key(paths: ServerPaths) -> str | None:
 
 
 def release_head(paths: ServerPaths) -> str:
-    """Put a head that was held back into service; returns its digest."""
+    """End a rollback; returns the digest of the newest head."""
     settings = paths.settings()
     with locked_store(paths.folder, settings, "release") as store:
-        if not held_head(store):
-            raise Refused("head", "a head that is held back", "none")
+        if not store.pinned:
+            raise Refused("head", "a head that was rolled back", "the newest one")
+        store.database.set_fact(PINNED, "")
         _, digest = update_head(store, ValidationSet.load(paths.folder, settings), "release")
         store.database.set_outdated()
     return digest
 
 
-def influence_of_sites(paths: ServerPaths) -> dict[str, float]:
-    """Points of accuracy that the head gains without each site. No task runs meanwhile."""
-    settings = paths.settings()
-    validation = ValidationSet.load(paths.folder, settings)
-    if validation is None:
-        raise ValueError(
-            f"{paths.settings_file}: influence is measured on validation rows at the server, and "
-            "counts of the sites (`site_validation`) are not used; name a file with `validation`"
-        )
-    with locked_store(paths.folder, settings, "influence") as store:
-        if not store.state.uploads:
-            raise Refused("store", "an accepted upload", "none")
-        return gains_without(store, validation)
-
-
 def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
-    """Solve the classifier again as it was after a task, and hold newer ones back.
+    """Solve the head again as it was after a task. Later uploads wait until ``release_head``.
 
     Returns its digest, and whether it equals the earlier one bit for bit. If not, uploads in it
-    were forgotten or revised since.
-
-    Uploads stay in the store, and new ones are accepted. What was forgotten since is not in the
-    classifier. `fedran federation rollback --release` ends the rollback.
+    were forgotten or revised since, or another site or class is set aside now.
     """
-    with locked_store(paths.folder, paths.settings(), "rollback") as store:
+    settings = paths.settings()
+    with locked_store(paths.folder, settings, "rollback") as store:
         heads = [head for head in store.database.heads() if head.task == task]
         if not heads:
             solved = {head.task for head in store.database.heads()}
             known = [t.task for t in store.database.tasks() if t.task in solved]
             expected = f"a task after which a head was solved ({', '.join(known[-10:]) or 'none'})"
             raise Refused("task", expected, task)
-        wanted = heads[-1]
-        head = store.solve_until(wanted.last_upload)
-        if head is None:
+        last = heads[-1].last_upload
+        if all(upload.number > last for upload in store.state.uploads.values()):
             raise Refused("task", "a task whose uploads are still in the store", task)
-        blob = encode(head)
-        digest = hashlib.sha256(blob).hexdigest()
-        # Noted before anything changes: no newer head goes into service by itself.
-        reason = f"rolled back to the classifier after task {task}"
-        keep_held(store, task, encode(store.solve()), reason, pinned=True)
-        write_atomically(store.folder / HEAD, blob)
-        same = digest == wanted.digest
-        with store.database.transaction():
-            again = replace(
-                wanted,
-                number=store.database.next("heads"),
-                at=time.time(),
-                digest=digest,
-                classes=len(head.classes),
-                bytes=len(blob),
-                accuracy=wanted.accuracy if same else None,
-            )
-            store.database.put("heads", **vars(again))
-            store.database.set_outdated()
+        store.database.set_fact(PINNED, json.dumps({"task": task, "last_upload": last}))
+        _, digest = update_head(store, ValidationSet.load(paths.folder, settings), task)
+        same = digest == heads[-1].digest
+        store.database.set_outdated()
         store.events.write("rollback", task=task, digest=digest, identical=same)
     return digest, same

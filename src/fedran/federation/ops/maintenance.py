@@ -15,7 +15,7 @@ from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.forgetting import check_record
-from fedran.federation.server.store.schema import FILE, Tombstone, Upload, Waiting
+from fedran.federation.server.store.schema import FILE, Tombstone
 from fedran.federation.server.store.sqlite_file import StoreDamaged, StoreFailed
 from fedran.wire.files import sync_folder
 
@@ -43,8 +43,7 @@ def _damage(database: Database) -> Iterator[str]:
                 yield f"pages of the database: {line}"
         for table, row, *_ in database.query("PRAGMA foreign_key_check"):
             yield f"row {row} of the table {table} names an upload that does not exist"
-        uploads: list[Upload | Waiting] = [*database.uploads(), *database.quarantine().values()]
-        for upload in uploads:
+        for upload in database.uploads():
             try:
                 statement = database.opened(upload).statement
             except (StoreDamaged, Refused):

@@ -6,6 +6,7 @@ started again; uploads that already arrived are in the store and are not asked f
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -22,7 +23,8 @@ from fedran.federation.protocol.limits import EXTRA_SECONDS, MAX_RUNS, POLL_SECO
 from fedran.federation.protocol.lockfile import lock_holder, locked, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
-from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.head.head import JUDGED
+from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.round.quorum import CLOSED, HOW_TO_CLOSE, Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
@@ -211,13 +213,14 @@ def _finish(
     with closing(Database(paths.state)) as database:
         database.set_run(run.run_id, task, run.status, run.received, run.sent)
         states = [known.state for known in database.tasks() if known.task == task]
-        waiting = sorted(c for c, t in database.quarantine() if t == task)
+        aside = json.loads(database.fact(JUDGED) or "{}").get("set_aside", [])
         payload = sum(upload.bytes for upload in database.uploads() if upload.task == task)
     transport = "transport not measured"
     if run.received + run.sent:
         transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"
     state = states[0] if states and states[0] != "open" else "unknown"
     say(f"task {task}: {state}; uploads {human_bytes(payload)}; {transport}")
-    if waiting:
-        say(f"in quarantine: {', '.join(waiting)}; `fedran federation status` says why")
+    if aside:
+        names = dict.fromkeys(str(found["client"]) for found in aside)
+        say(f"not in the classifier: {', '.join(names)}; `fedran federation status` says why")
     return TaskResult(task, state)

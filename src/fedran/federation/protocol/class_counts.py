@@ -7,7 +7,7 @@ server adds the reports, and no single site can move the sum by more than a know
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,44 +28,48 @@ class Count:
 
     rows: float
     correct: float
-    fair: float
-    """Correct if new classes that have validation rows are left out of the prediction."""
+    gained: float
+    """Correct ones that the first head of a message labels wrongly."""
 
 
 Counts = dict[Label, Count]
 
 
-def count_correct(
-    scores: NDArray[Any],
-    classes: Collection[Label],
-    y: list[Any],
-    earlier: Collection[Label],
-    tested: Collection[Label],
-) -> Counts:
-    """Count per class from scores (n, C) of labelled rows.
+def _positions(y: Sequence[Any], columns: Collection[Label]) -> NDArray[np.int64]:
+    """The column of each label; -1 for those without one."""
+    position: dict[Any, int] = {label: i for i, label in enumerate(columns)}
+    return np.array([position.get(label, -1) for label in y], dtype=np.int64)
 
-    ``earlier`` are the classes of the head in service, ``tested`` those with validation rows. Rows
-    of a class that the head lacks are wrong.
 
-    >>> scores = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]])
-    >>> count_correct(scores, ("a", "b", "new"), ["a", "b"], ("a", "b"), ("a", "b", "new"))["a"]
-    Count(rows=1, correct=0, fair=1)
+def is_right(
+    scores: NDArray[Any], classes: Collection[Label], y: Sequence[Any]
+) -> NDArray[np.bool_]:
+    """Which labelled rows have their best score (n, C) in the column of their label."""
+    truth = _positions(y, classes)
+    return np.argmax(scores, axis=1) == truth if len(classes) else np.zeros(len(truth), dtype=bool)
+
+
+def count_correct(right: NDArray[np.bool_], first: NDArray[np.bool_], y: Sequence[Any]) -> Counts:
+    """Count per class which rows a head labels correctly, and which of them the first does not.
+
+    >>> count_correct(np.array([True, True]), np.array([True, False]), ["a", "a"])["a"]
+    Count(rows=2, correct=2, gained=1)
     """
-    columns = list(classes)
-    fair = [i for i, c in enumerate(columns) if c in earlier or c not in tested]
-    truth = _positions(y, columns)
-    right = np.argmax(scores, axis=1) == truth if columns else np.zeros(len(y), bool)
-    fairly = np.zeros(len(y), bool)
-    if fair:
-        fairly = np.argmax(scores[:, fair], axis=1) == _positions(y, [columns[i] for i in fair])
-    labels = [label for label in dict.fromkeys(y) if label is not None]
-    code = _positions(y, labels)
-    size, known = len(labels), code >= 0
-    rows, correct, fairly_correct = (
-        np.bincount(code[chosen & known], minlength=size).tolist()
-        for chosen in (known, right, fairly)
+    known = [label for label in dict.fromkeys(y) if label is not None]
+    code = _positions(y, known)
+    every = np.ones(len(code), dtype=bool)
+    rows, correct, gained = (
+        np.bincount(code[chosen & (code >= 0)], minlength=len(known)).tolist()
+        for chosen in (every, right, right & ~first)
     )
-    return {c: Count(rows[i], correct[i], fairly_correct[i]) for i, c in enumerate(labels)}
+    return {label: Count(rows[i], correct[i], gained[i]) for i, label in enumerate(known)}
+
+
+def gain(counts: Counts, first: Counts) -> tuple[float, float]:
+    """Rows that are right by a head alone, and by the first head alone."""
+    gained = sum(count.gained for count in counts.values())
+    lost = sum(first[c].correct - n.correct + n.gained for c, n in counts.items() if c in first)
+    return gained, lost
 
 
 def calibration_of(scores: NDArray[Any], classes: Collection[Label], y: list[Any]) -> Calibration:
@@ -82,10 +86,10 @@ def add_bounded(
     at most the median of the reporting sites. Of S sites that report a class, at least S // 2 + 1
     have the median or more, so one of them has at most the share 1 / (S // 2 + 1) of the sum.
 
-    >>> told = {name: {"a": Count(10, 9, 9)} for name in ("1", "2")}
+    >>> told = {name: {"a": Count(10, 9, 0)} for name in ("1", "2")}
     >>> told["liar"] = {"a": Count(10**6, 0, 0)}
     >>> add_bounded(told, {name: {"a": 1000} for name in told})
-    {'a': Count(rows=30.0, correct=18.0, fair=18.0)}
+    {'a': Count(rows=30.0, correct=18.0, gained=0.0)}
     """
     total: Counts = {}
     for label in dict.fromkeys(label for counts in reports.values() for label in counts):
@@ -103,7 +107,7 @@ def add_bounded(
         total[label] = Count(
             float(sum(min(n, cap) for n in rows.values())),
             sum(share * told[site].correct for site, share in shares.items()),
-            sum(share * told[site].fair for site, share in shares.items()),
+            sum(share * told[site].gained for site, share in shares.items()),
         )
     return total
 
@@ -124,16 +128,16 @@ def add_calibrations(
     return total if rows else None
 
 
-def accuracy(counts: Counts, labels: Iterable[Label], *, fair: bool = False) -> float | None:
+def accuracy(counts: Counts, labels: Iterable[Label]) -> float | None:
     """Accuracy over the rows of some classes; None without a row."""
     chosen = [counts[label] for label in labels if label in counts]
     rows = sum(count.rows for count in chosen)
-    return sum(c.fair if fair else c.correct for c in chosen) / rows if rows else None
+    return sum(count.correct for count in chosen) / rows if rows else None
 
 
 def counts_to_json(counts: Counts) -> list[list[Any]]:
     """Counts as plain values for a message."""
-    return [[label, c.rows, c.correct, c.fair] for label, c in counts.items()]
+    return [[label, c.rows, c.correct, c.gained] for label, c in counts.items()]
 
 
 def counts_from_json(given: object) -> Counts:
@@ -141,20 +145,15 @@ def counts_from_json(given: object) -> Counts:
     if not isinstance(given, list) or len(given) > MAX_CLASSES:
         raise Refused("counts", f"a list of at most {MAX_CLASSES} classes", type(given).__name__)
     if not all(isinstance(line, list) and len(line) == 4 for line in given):
-        raise Refused("counts", "label, rows, correct and fair for each class", given[:1])
+        raise Refused("counts", "label, rows, correct and gained for each class", given[:1])
     read_labels(Header({"counts": [line[0] for line in given]}), "counts")
     found: Counts = {}
     for line in given:
-        label, rows, correct, fair = line
+        label, rows, correct, gained = line
         numbers = all(type(n) is int for n in line[1:])
-        if not numbers or not 0 < rows <= MAX_ROWS or not min(correct, fair) >= 0:
+        if not numbers or not 0 < rows <= MAX_ROWS or not 0 <= gained <= correct:
             raise Refused("counts", "whole numbers of rows", line[1:])
-        if max(correct, fair) > rows or label in found:
+        if correct > rows or label in found:
             raise Refused("counts", "each class once, with at most all rows correct", line[1:])
-        found[label] = Count(rows, correct, fair)
+        found[label] = Count(rows, correct, gained)
     return found
-
-
-def _positions(y: list[Any], columns: list[Label]) -> NDArray[np.int64]:
-    position = {label: i for i, label in enumerate(columns)}
-    return np.array([position.get(label, -1) for label in y], dtype=np.int64)

@@ -6,17 +6,12 @@ a format or from cryptography stands beside the code that needs it.
 
 from __future__ import annotations
 
-# Uploads that wait for the owner: far beyond what honest sites differ by
-FIRST_ROWS = 10_000  # most rows of the very first upload: there is nothing to compare it with
-ENERGY_MULTIPLE = 10.0  # of the energy that other sites' rows would have, for as many rows
-SCALE_MULTIPLE = 100.0  # between mean row energies: features of another scale, not an attack
-CUT_SHARE = 0.5  # of that energy is declared as cut: the ridge grows with the cut ...
-CUT_MULTIPLE = 3.0  # ... and it is also this multiple of the other sites' median share
-
 # New heads
-LEAST_ROWS = 3  # validation rows by which a head must be worse: one row never decides
-MOST_BATCHES = 8  # of new uploads, left out one by one if a head is held: each is a solve
-MAX_HEADS = 9  # that a site tests for one message: the head, and one per batch
+FALSE_ALARMS = 0.001  # of an honest round: all tests of all sites and classes together
+MORE_WRONG = 0.25  # of its points, by which an honest site may differ (results/attacks.md)
+MEAN_FEATURES = 512  # of the class means of summaries that are compared: 2 KiB per class
+LEAST_SITES = 3  # with which sites are compared: of two, nobody knows which one is wrong
+MAX_HEADS = 9  # that a site tests for one message: the head, and those without one site
 TEST_SECONDS = 90.0  # until sites have tested heads: later counts are left out
 
 # Rounds: a slow site costs a wait, a dead one must not cost the task

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fedran.core.errors import Refused
 
-Outcome = Literal["accepted", "duplicate", "quarantined", "refused"]
+Outcome = Literal["accepted", "duplicate", "refused"]
 
 
 class Code(StrEnum):
@@ -17,13 +17,8 @@ class Code(StrEnum):
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
     """The same bytes were accepted before."""
-    QUARANTINED = "quarantined"
-    """The upload is unusual. It is kept until a person accepts it."""
     CONFLICT = "conflict"
     """Another upload with the rows of this client and task was accepted before."""
-    REJECTED = "rejected"
-    """The server's owner looked at the upload in quarantine and does not want it. Another one for
-    the same task is welcome."""
     FORGOTTEN = "forgotten"
     """The server's owner removed the upload, and accepts none for this client and task."""
     LOST = "lost"
@@ -54,15 +49,12 @@ class Code(StrEnum):
 SETTLED: dict[Code, Outcome] = {
     Code.ACCEPTED: "accepted",
     Code.DUPLICATE: "duplicate",
-    Code.QUARANTINED: "quarantined",
 }
 """Codes after which the sender need not send again. Every other code means "refused"."""
 
 
 CORRECTABLE = frozenset(
     {
-        Code.QUARANTINED,
-        Code.REJECTED,
         Code.WRONG_FINGERPRINT,
         Code.TOO_LARGE,
         Code.TOO_MANY_CLASSES,
@@ -130,13 +122,13 @@ class Receipt:
 
     @property
     def settled(self) -> bool:
-        """Whether the receiver has the upload, accepted or in quarantine."""
+        """Whether the receiver has the upload,"""
         return self.code in SETTLED
 
     @property
     def final(self) -> bool:
         """Whether sending the upload again cannot change the outcome."""
-        return self.settled or self.code in (Code.CONFLICT, Code.REJECTED, Code.FORGOTTEN)
+        return self.settled or self.code in (Code.CONFLICT, Code.FORGOTTEN)
 
     @property
     def correctable(self) -> bool:

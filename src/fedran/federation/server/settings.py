@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fedran.core.errors import check_id
 from fedran.core.features import RandomFeatures
@@ -88,6 +88,9 @@ class ServerSettings(Settings):
     landmarks: Annotated[int, between(1, 2**15)] = 4096
     """Size of a head of points: on how many means of points it rests. Fewer where features are so
     wide that sites could not read the head."""
+    class_weight: Literal["balanced"] | None = None
+    """With message = "points": `balanced` lets all classes count alike in the solve, however few
+    rows one has. Without it, all rows count alike."""
     out_features: Annotated[int, between(1, MAX_WIDTH)] = 8192
     """With message = "summary": random features M."""
     seed: Annotated[int, between(0, 2**32 - 1)] = 0
@@ -118,11 +121,11 @@ class ServerSettings(Settings):
     classes_per_site: Annotated[int, between(1, 10**6)] = 1000
     """Limit on the number of classes of one site over all its uploads."""
     row_multiple: Annotated[float, between(1, 10**6)] = 5.0
-    """An upload with more rows than this multiple of the other sites' median waits for
-    `fedran federation accept`, unless `[rows]` in the roster has a cap for the site."""
-    head_margin: Annotated[float, between(0, 100)] = 2.0
-    """A new head is held back if its accuracy on the validation rows of an earlier task's classes
-    is lower by more than this many points."""
+    """A site with more rows than this multiple of the other sites' median counts only in classes
+    for which another site can vouch, unless `[rows]` in the roster has a cap for it."""
+    trusted: bool = False
+    """Whether a class counts that one site alone has sent. Otherwise it waits for a second site,
+    unless it is in `classes`, or the owner vouches for the site with `fedran federation accept`."""
     privacy: Privacy = "none"
     """`secure`: the server learns the sum over at least `min_sites` sites, and nothing about one
     site. Needs `classes`. See the how-to about secure sums. `dp`: the sum has noise too, so that it
@@ -169,6 +172,8 @@ class ServerSettings(Settings):
                 'message = "points" needs kind = "cosine" or "hellinger", because a kernel '
                 "compares rows of unit norm"
             )
+        if self.message != "points" and self.class_weight is not None:
+            raise ValueError('class_weight needs message = "points": sums do not hold single rows')
         self._check_privacy()
 
     def _check_privacy(self) -> None:

@@ -319,7 +319,7 @@ class Reply:
         if self.site is not None:
             with self.catch_errors():
                 settled = [*self.site.outbox.settled(), *self.site.sums.settled()][-MAX_SETTLED:]
-                waiting = [*self.site.outbox.waiting(), *self.site.sums.waiting()][-MAX_SETTLED:]
+                waiting = self.site.sums.waiting()[-MAX_SETTLED:]
                 client, head = self.site.settings.client, self.site.head_digest()
                 fields = {"client": client, "head": head, "settled": settled, "waiting": waiting}
         problems = "; ".join(filter(None, self.problems))

@@ -22,12 +22,16 @@ from fedran.core.points import Points
 from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.data.rows import Rows
-from fedran.federation.protocol.class_counts import Counts, calibration_of, count_correct
+from fedran.federation.protocol.class_counts import (
+    Counts,
+    calibration_of,
+    count_correct,
+    is_right,
+)
 from fedran.federation.protocol.limits import MAX_HEADS
-from fedran.federation.protocol.messages import Offer, read_labels
+from fedran.federation.protocol.messages import Offer
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.codec import decode
-from fedran.wire.validation import Header
 
 
 def held_out(data: Rows, task: str, share: float) -> NDArray[np.int64]:
@@ -61,7 +65,9 @@ def count_held_out(
     """Counts, and histograms of scores, for every head in a message of the server."""
     if not 0 < len(blobs) <= MAX_HEADS:
         raise Refused("heads", f"1 to {MAX_HEADS} heads", len(blobs))
-    earlier, tested = (read_labels(Header(dict(fields)), k) for k in ("earlier", "tested"))
+    first = str(fields.get("first"))
+    if first not in blobs:
+        raise Refused("first", "the digest of a head in the message", first)
     heads = {name: decode(blob, Head) for name, blob in blobs.items()}
     for head in heads.values():
         require_same(offer.fingerprint, head.fingerprint, "site and head")
@@ -70,9 +76,10 @@ def count_held_out(
         raise Refused("validation", "validation rows for the features of the offer", "none")
     rows = np.concatenate([points.means for points in fitting])
     y: list[Label] = [points.classes[code] for points in fitting for code in points.codes]
-    counts, histograms = {}, {}
+    right, histograms = {}, {}
     for name, head in heads.items():
         found = to_numpy(head.scores(rows))
-        counts[name] = count_correct(found, head.classes, y, earlier, tested)
+        right[name] = is_right(found, head.classes, y)
         histograms[name] = calibration_of(found, head.classes, y)
+    counts = {name: count_correct(found, right[first], y) for name, found in right.items()}
     return counts, histograms

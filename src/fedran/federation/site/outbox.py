@@ -26,8 +26,8 @@ class Outbox:
     A refused upload is kept and sent again, because the reason may have been removed at the server
     (a site that was not yet in the roster, another feature map): with every offer of its own task,
     and with offers of other tasks after an hour. After a conflict it is not sent again: the server
-    has other rows for the task. An upload that was refused for its content, quarantined or rejected
-    is made anew when the rows or the settings have changed (``TASK.note`` has their digest).
+    has other rows for the task. An upload that was refused for its content is made anew when the
+    rows or the settings have changed (``TASK.note`` has their digest).
 
     An envelope that the disk damaged is deleted and made again: its note stays. If the server has
     the first one, the second ends in a conflict, and nothing counts twice.
@@ -104,10 +104,6 @@ class Outbox:
         """Tasks and digests of the uploads that the server has, as far as this site knows."""
         found = (r for r in self._receipts() if r.settled)
         return [(r.task, r.digest) for r in found if len(r.digest) == 64]
-
-    def waiting(self) -> list[str]:
-        """Tasks whose upload is in quarantine, as far as this site knows."""
-        return [r.task for r in self._receipts() if r.code == Code.QUARANTINED]
 
     def pending(self, *, refused: bool = True) -> list[str]:
         """Tasks whose upload is to be sent, sorted; without refused ones if ``refused=False``."""

@@ -29,7 +29,6 @@ from fedran.federation.protocol.limits import BATCH_ROWS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Offer, open_envelope, require_same_source, seal
 from fedran.federation.protocol.ranges import unusual_columns
-from fedran.federation.protocol.receipts import Code
 from fedran.federation.site.held_out_rows import held_out
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.pseudo_labels import (
@@ -125,7 +124,7 @@ class Site:
             return found  # the rows of an upload that waits at the server were deleted
         require_listed(data.y, offer)
         if (correctable or revise) and self._same_rows(offer, data):
-            if revise or (answer and answer.code == Code.REJECTED):
+            if revise:
                 hint = "correct the data of this task"
                 raise Refused("rows", "other rows than those of the upload", "the same", hint)
             return found or b""

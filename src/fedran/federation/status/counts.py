@@ -7,10 +7,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedran.federation.server.head.head import LEFT_OUT
+from fedran.federation.server.head.head import JUDGED
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
-from fedran.federation.server.store.schema import Charge, SolvedHead, Upload, Waiting
+from fedran.federation.server.store.schema import Charge, SolvedHead, Upload
+from fedran.federation.server.store.store import PINNED
 from fedran.federation.status.model import ACCEPTED, Outcome, SiteStatus, TaskStatus
 
 
@@ -21,12 +22,11 @@ class Counts:
     records: int | None = 0
     """Accepted uploads; None if the database cannot be read."""
     heads: list[SolvedHead] = field(default_factory=list)
-    quarantine: list[Waiting] = field(default_factory=list)
     seen: dict[str, float] = field(default_factory=dict)
     ledger: list[Charge] = field(default_factory=list)
     flower: str = ""
-    held: str = ""
-    left_out: str = ""
+    pinned: str = ""
+    judged: str = ""
     transport: int = 0
     tasks: dict[str, TaskStatus] = field(default_factory=dict)
     """Oldest first. Until ``settle``, all sites that were asked are missing."""
@@ -39,8 +39,6 @@ class Counts:
     """Oldest first. Identical ones are counted, not repeated."""
     declined: dict[tuple[str, str], Outcome] = field(default_factory=dict)
     """Task and site -> why it sent nothing, as it said itself."""
-    digests: set[str] = field(default_factory=set)
-    """Of accepted uploads."""
 
     @classmethod
     def read(cls, database: Database) -> Counts:
@@ -48,12 +46,11 @@ class Counts:
         found = cls(
             records=database.count(),
             heads=database.heads(),
-            quarantine=list(database.quarantine().values()),
             seen=database.seen(),
             ledger=database.ledger(),
             flower=database.fact("flower"),
-            held=database.fact("held"),
-            left_out=database.fact(LEFT_OUT),
+            pinned=database.fact(PINNED),
+            judged=database.fact(JUDGED),
         )
         for task in database.tasks():
             ends, asked = task.opened + task.deadline, list(task.asked)
@@ -85,7 +82,6 @@ class Counts:
         """Count an accepted upload: a secure sum for its members, any other for its sender."""
         client, task = upload.client, self._task(upload.task)
         cohort = [member for member, _ in upload.members]
-        self.digests.add(upload.digest)
         if cohort:
             self.cohorts.append(
                 Outcome(None, client, task.task, "accepted", rows=upload.rows, members=cohort)
@@ -107,15 +103,13 @@ class Counts:
         if event["event"] != "upload":
             return
         outcome = str(event.get("outcome"))
-        if outcome in ("refused", "quarantined"):
+        if outcome == "refused":
             self._add_problem(event, outcome)
         if event.get("verified") is not True:
             return
         task = self._task(name)
-        counted = outcome == "quarantined" and event.get("digest") in self.digests
-        if not counted and not event.get("released"):  # a decision moves no bytes
-            task.payload += event["bytes"]
-            self.payload[client] += event["bytes"]
+        task.payload += event["bytes"]
+        self.payload[client] += event["bytes"]
         if task.answered.get(client) not in (*ACCEPTED, "forgotten"):
             task.answered[client] = outcome
 

@@ -24,14 +24,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an upload, of a secure sum, or of a classifier that is held back."""
+    """What became of an upload or of a secure sum, or why a site does not count."""
 
     at: float | None
     client: str
     """Empty for a classifier, and for what a site says about itself."""
     task: str
     state: str
-    """quarantined, refused, declined, failed, held, pending, the code of a receipt, or the stage of
+    """set aside, waits, refused, declined, failed, pending, the code of a receipt, or the stage of
     a secure sum."""
     reason: str = ""
     verified: bool = True
@@ -112,8 +112,6 @@ class SiteStatus:
     too; None if that is not known."""
     compared: list[tuple[str | int, int, int]] = field(default_factory=list)
     """The same per class: its label, the rows, and those that others label alike."""
-    gain: float | None = None
-    """Points by which the accuracy is higher without it; None if that was not measured."""
 
 
 @dataclass(frozen=True)
@@ -151,14 +149,12 @@ class Status:
     """Whether these points are single rows, so that the share is an accuracy."""
     history: list[SolvedHead] = field(default_factory=list)
     """The heads so far, oldest first, at most 200."""
-    held: Outcome | None = None
-    """A classifier that is held back because it is worse than the one in service."""
     tasks: list[TaskStatus] = field(default_factory=list)
     """Newest first."""
     uploads: list[Outcome] = field(default_factory=list)
     """Of a site: its own uploads and sums, oldest first."""
-    quarantine: list[Outcome] = field(default_factory=list)
-    """Uploads that wait for a decision."""
+    set_aside: list[Outcome] = field(default_factory=list)
+    """Sites, and classes of sites, that are not in the newest classifier, and why."""
     problems: list[Outcome] = field(default_factory=list)
     """Uploads that were not accepted, and sites that sent none; newest first, at most 200."""
     roster: str = ""

@@ -31,7 +31,7 @@ from fedran.federation.secure.server.open_sum import FOLDER as SUMS
 from fedran.federation.secure.site.pinning import key_fingerprint, roster_fingerprint
 from fedran.federation.server.settings import REFUSED_REQUESTS, ROSTER, ServerPaths
 from fedran.federation.server.store.database import Database
-from fedran.federation.server.store.schema import Charge, Waiting
+from fedran.federation.server.store.schema import Charge
 from fedran.federation.status.counts import Counts
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import Finding, Outcome, Status
@@ -62,7 +62,12 @@ class Reader:
         sites = [
             stored.site(client) for client in sorted({*roster, *stored.uploads, *stored.payload})
         ]
-        said = json.loads(stored.left_out or "{}")
+        said = json.loads(stored.judged or "{}")
+        aside = said.get("set_aside", [])
+        if stored.pinned:
+            task = json.loads(stored.pinned)["task"]
+            text = f"The classifier after task {task} is in service again; later uploads wait."
+            findings.append(Finding("warning", text, self._command("rollback", "--release")))
         if not stored.heads or said.get("head") != stored.heads[-1].digest:
             said = {}
         for site in sites:
@@ -103,9 +108,8 @@ class Reader:
             left_out=said.get("agreement"),
             single_rows=said.get("largest_group") == 1,
             history=stored.heads[-SHOWN_HEADS:],
-            held=self._held(stored.held),
             tasks=list(reversed(stored.tasks.values())),
-            quarantine=[self._quarantined(upload) for upload in stored.quarantine],
+            set_aside=list(self._set_aside(aside)),
             problems=list(reversed(stored.problems.values()))[:SHOWN_PROBLEMS],
             roster=roster_fingerprint(roster) if compared else "",
             cohorts=stored.cohorts,
@@ -202,26 +206,21 @@ class Reader:
             )
         return told
 
-    def _held(self, content: str) -> Outcome | None:
-        """The head that is held back, with the commands that end this."""
-        if not content:
-            return None
-        found = json.loads(content)
-        commands = [
-            self._command("forget", client, "--task", task)
-            for client, task, _ in found["uploads"][:3]
-        ]
-        commands.append(self._command("rollback", "--release"))
-        reason = found["reason"]
-        if found["uploads"] and self.settings.privacy == "none":
-            reason += ". `forget` is final; if the rows can be corrected, the site uses `revise`"
-        return Outcome(found["at"], "", found["task"], "held", reason, commands=commands)
-
-    def _quarantined(self, upload: Waiting) -> Outcome:
-        """An upload in quarantine, with the commands that accept and reject it."""
-        who = upload.client, upload.task
-        commands = [self._command("accept", *who, *how) for how in ((), ("--reject",))]
-        return Outcome(upload.at, *who, "quarantined", upload.reason, commands=commands)
+    def _set_aside(self, aside: list[dict[str, Any]]) -> Iterator[Outcome]:
+        """Who is not in the newest classifier, with the commands that decide about it."""
+        waiting = [found for found in aside if found["waits"]]
+        for found in aside:
+            client, commands = found["client"], [self._command("accept", found["client"])]
+            alike = [w for w in waiting if (w["client"], w["reason"]) == (client, found["reason"])]
+            if found["waits"] and found is not alike[0]:
+                continue
+            if not found["waits"]:
+                commands.insert(0, self._command("forget", client))
+            labels = [str(a["label"]) for a in alike or [found] if a["label"] is not None]
+            which = f"{'classes' if len(labels) > 1 else 'class'} {shortened(labels, 10)}: "
+            state, reason = ("waits" if found["waits"] else "set aside"), found["reason"]
+            reason = f"{which if labels else ''}{reason}"
+            yield Outcome(None, client, "", state, reason, commands=commands)
 
     def _command(self, verb: str, *arguments: str) -> str:
         return shlex.join(["fedran", "federation", verb, str(self.given), *arguments])

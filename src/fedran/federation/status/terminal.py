@@ -35,13 +35,12 @@ def print_status(status: Status, console: Console) -> None:
         console.print(f"[{style}]{escape(f'{finding.text} {finding.remedy}'.strip())}[/]")
     for task in status.open_tasks:
         _print_open_task(task, status.at, console)
-    if status.quarantine:
-        console.print("\n[bold yellow]In quarantine, waiting for your decision[/]")
-        _print_outcomes(status.quarantine, status.at, console)
-    if status.held is not None:
-        console.print("\n[bold red]The newest classifier is held back[/]")
-        _print_indented(escape(status.held.reason), console)
-        _print_commands(status.held, console)
+    if status.set_aside:
+        console.print("\n[bold red]Not in the classifier[/]")
+        for found in status.set_aside:
+            text = f"[bold]{escape(found.client)}[/] {found.state}: {escape(found.reason)}"
+            _print_indented(text, console)
+            _print_commands(found, console)
     if status.client:
         console.print("\n[bold]Uploads[/]" if status.uploads else "\nno upload was made yet")
         _print_outcomes(status.uploads, status.at, console)
@@ -51,7 +50,7 @@ def print_status(status: Status, console: Console) -> None:
         _print_sums(status, console)
     if not status.client:
         _print_sites(status, console)
-    problems = [found for found in status.problems if found.state != "quarantined"]
+    problems = status.problems
     if problems:
         console.print("\n[bold]Not accepted[/]")
         _print_outcomes(problems[:SHOWN_ITEMS], status.at, console)
@@ -151,15 +150,13 @@ def _print_sums(status: Status, console: Console) -> None:
 
 def _print_sites(status: Status, console: Console) -> None:
     connected = {True: "[green]yes[/]", False: "[red]no[/]", None: "unknown"}
-    measured = any(site.gain is not None for site in status.sites)
     judged = any(site.agreement is not None for site in status.sites)
-    right = ("uploads", "bytes", "rows", *["agree"] * judged, *["gain"] * measured)
+    right = ("uploads", "bytes", "rows", *["agree"] * judged)
     table = _table("site", "connected", "last seen", "newest task", right=right)
-    sites = sorted(status.sites, key=lambda site: -(site.gain or 0.0))
+    sites = status.sites
     cohorts = {cohort.client for cohort in status.cohorts}
     for site in sites:
         outside = "cohort" if site.client in cohorts else "not in roster"
-        gain = NOTHING if site.gain is None else f"{site.gain:+.1f}"
         table.add_row(
             escape(site.client),
             connected[site.connected] if site.in_roster else outside,
@@ -169,7 +166,6 @@ def _print_sites(status: Status, console: Console) -> None:
             format_bytes(site.bytes),
             NOTHING if site.rows is None else f"{site.rows:,}",
             *[format_percent(site.agreement)] * judged,
-            *[gain] * measured,
         )
     console.print("\n[bold]Sites[/]")
     console.print(table if sites else "  no site is known; `fedran federation add` adds one")
@@ -178,8 +174,6 @@ def _print_sites(status: Status, console: Console) -> None:
             "  agree: share of a site's rows that all other sites would label as it does."
         )
         console.print("  Wrong labels, or rows unlike those of the others, make it low.")
-    if measured:
-        console.print("  gain: points of accuracy without the site. A large one names a liar.")
 
 
 def _print_indented(markup: str, console: Console) -> None:

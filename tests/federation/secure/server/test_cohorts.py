@@ -11,17 +11,14 @@ pytest.importorskip("flwr")
 from typer.testing import CliRunner
 
 from fedran.cli.federation import app
-from fedran.data.rows import Rows
 from fedran.federation.flower.serverapp import FlowerNetwork
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.secure.masking.attempt import Stage
 from fedran.federation.secure.site.sum_files import SumFiles
-from fedran.federation.server.head.gate import ValidationSet, gains_without
 from fedran.federation.server.round.messenger import Messenger
 from fedran.federation.server.round.round import Round
-from fedran.federation.server.store import admission
 from helpers.federation.fleet import Fleet
-from helpers.federation.secure_federation import PHI, SecureFederation, deaf, rows
+from helpers.federation.secure_federation import SecureFederation, deaf
 
 
 def made(tmp_path, monkeypatch, n, **options):
@@ -204,17 +201,6 @@ def test_a_site_that_is_in_a_sum_is_in_no_other_one(tmp_path, monkeypatch):
     assert json.loads(waiting.read_text())["answered"] == ["site-7"]
 
 
-def test_influence_is_measured_per_cohort_with_the_ridge_of_sketches(three):
-    for task in ("may", "june"):
-        three.run(task, sketch=16)
-    X, y = rows(7, 200)
-    with three.store(sketch=16) as store:
-        gains = gains_without(store, ValidationSet(Rows(X, y.tolist()), PHI))
-        alone = store.aggregator.solve_without([], store.ridge)
-        assert alone.diagnosis.lam == pytest.approx(store.solve().diagnosis.lam)
-    assert list(gains) == ["cohort-1"]
-
-
 def test_a_site_whose_file_is_damaged_refuses_that_task_and_no_other(three):
     three.run("may")
     path = three.files("site-2").path("may", "state")
@@ -226,19 +212,6 @@ def test_a_site_whose_file_is_damaged_refuses_that_task_and_no_other(three):
     assert three.run("may") == "short"
     assert "may.state: expected what this site has written" in declined(three, "may")["site-2"]
     assert three.run("june") == "complete"
-
-
-def test_an_unusual_sum_waits_for_a_person(three, monkeypatch):
-    monkeypatch.setattr(admission, "FIRST_ROWS", 10)
-    assert three.run("may") == "short"
-    assert cohorts(three, "may") == {}
-    assert three.run("may") == "short"
-    with three.store() as store:
-        (waiting,) = store.database.quarantine()
-        assert waiting == ("cohort-1", "may"), "the sum was not made twice"
-        store.accept(*waiting)
-    assert three.run("may") == "complete"
-    assert cohorts(three, "may") == {"cohort-1": three.names}
 
 
 def test_a_server_that_knows_older_attempts_than_the_sites_needs_a_new_task_id(three):

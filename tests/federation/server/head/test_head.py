@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 import fedran
 from fedran.core.errors import Refused
 from fedran.core.features import feature_map
-from fedran.federation.server.head.gate import ValidationSet
+from fedran.federation.server.head.validation import ValidationSet
 from helpers.federation.made_federation import SETTINGS, D, Sites, summary, upload
 
 

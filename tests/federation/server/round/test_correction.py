@@ -48,14 +48,19 @@ class WorkingSite(Site):
         except Refused as reason:
             told = text_for_server(reason, outbox.folder)
         fields = {"client": self.client, "head": self._digest(), "told": told}
-        fields |= {"settled": outbox.settled(), "waiting": outbox.waiting()}
+        fields |= {"settled": outbox.settled(), "waiting": []}
         return make_record(fields, {task: outbox.envelope(task) for task in outbox.pending()})
 
 
 @pytest.fixture
 def loud(sites, tmp_path):
-    """A site that sends far more rows than the others."""
+    """A site that sends more rows than the roster allows."""
     return WorkingSite("site-3", sites.keys["site-3"], tmp_path / "outbox", n=800)
+
+
+@pytest.fixture(autouse=True)
+def cap(sites, monkeypatch):
+    monkeypatch.setattr(sites, "roster", replace(sites.roster, rows={"site-3": 100}))
 
 
 @pytest.fixture
@@ -67,53 +72,20 @@ def code(site):
     return site.site.outbox.receipt("may").code
 
 
-def test_corrected_rows_replace_the_upload_in_quarantine(server, nodes, loud):
+def test_corrected_rows_replace_the_upload_that_was_refused(server, nodes, loud):
     assert server("may", nodes, deadline=20) == "complete"
-    assert code(loud) == Code.QUARANTINED
+    assert code(loud) == Code.TOO_MANY_ROWS
     loud.X = loud.X[:40]
     assert server("may", nodes, deadline=20) == "complete"
     assert code(loud) == Code.ACCEPTED
     assert len(server.store.aggregator.absorbed) == 3
-    assert server.store.database.quarantine() == {}
 
 
-def test_nobody_waits_for_an_upload_that_is_in_quarantine(server, nodes, loud):
+def test_nobody_waits_for_an_upload_that_is_refused_again(server, nodes, loud):
     server("may", nodes, deadline=20)
-    for connected in (nodes, {n: s for n, s in nodes.items() if s is not loud}):
-        assert server("may", connected, deadline=20) == "complete"
-        assert server.seconds < 10
-    assert code(loud) == Code.QUARANTINED
-
-
-def test_a_rejection_reaches_the_site_and_the_same_rows_are_not_sent_again(server, nodes, loud):
-    server("may", nodes, deadline=20)
-    server.store.reject("site-3", "may", "too many rows")
-    server("may", nodes, deadline=20)
-    assert code(loud) == Code.REJECTED
-    assert "too many rows" in loud.site.outbox.receipt("may").reason
     assert server("may", nodes, deadline=20) == "complete"
     assert server.seconds < 10
-    assert server.store.database.quarantine() == {}
-    loud.X = loud.X[:40]
-    server("may", nodes, deadline=20)
-    assert code(loud) == Code.ACCEPTED
-
-
-def test_a_site_learns_that_its_upload_left_the_quarantine(server, nodes, loud):
-    server("may", nodes, deadline=20)
-    server.store.accept("site-3", "may")
-    server("", nodes, deadline=20)
-    assert code(loud) == Code.ACCEPTED
-
-
-def test_the_decisions_survive_a_restart(server, sites, nodes, loud):
-    server("may", nodes, deadline=20)
-    rejected = server.store.reject("site-3", "may")
-    blob = loud.site.outbox.envelope("may")
-    server.close()
-    server("may", {n: s for n, s in nodes.items() if s is not loud}, deadline=20)
-    assert server.seconds < 10
-    assert server.store.receive(blob) == rejected
+    assert code(loud) == Code.TOO_MANY_ROWS
 
 
 @pytest.mark.parametrize(
@@ -138,7 +110,7 @@ def test_another_offer_makes_a_new_upload_too(loud):
 
 def test_rows_that_were_deleted_meanwhile_change_nothing(loud):
     first = loud.site.prepare(OFFER)
-    loud.site.outbox.settle(Receipt(Code.QUARANTINED, "site-3", "may", "d"))
+    loud.site.outbox.settle(Receipt(Code.TOO_MANY_ROWS, "site-3", "may", "d"))
 
     def gone(task):
         raise FileNotFoundError(task)
@@ -151,7 +123,7 @@ def test_a_crash_while_an_upload_is_replaced_loses_nothing(loud, monkeypatch):
     from fedran.federation.site import outbox
 
     first = loud.site.prepare(OFFER)
-    loud.site.outbox.settle(Receipt(Code.QUARANTINED, "site-3", "may", "d"))
+    loud.site.outbox.settle(Receipt(Code.TOO_MANY_ROWS, "site-3", "may", "d"))
     loud.X = loud.X[:40]
     write = outbox.write_atomically
 
@@ -166,5 +138,5 @@ def test_a_crash_while_an_upload_is_replaced_loses_nothing(loud, monkeypatch):
             loud.site.prepare(OFFER)
     assert loud.site.outbox.envelope("may") == first
     assert loud.site.outbox.pending() == ["may"]
-    loud.site.outbox.settle(Receipt(Code.QUARANTINED, "site-3", "may", "d"))
+    loud.site.outbox.settle(Receipt(Code.TOO_MANY_ROWS, "site-3", "may", "d"))
     assert loud.site.prepare(OFFER) != first

@@ -25,9 +25,9 @@ def test_a_task_is_complete_when_everyone_has_answered():
     assert task.missing == []
 
 
-def test_refused_and_quarantined_uploads_do_not_count():
+def test_refused_uploads_do_not_count():
     task = Quorum(frozenset("abc"), 2, 60)
-    for client, code in zip("abc", (Code.INVALID, Code.QUARANTINED, Code.ACCEPTED), strict=True):
+    for client, code in zip("abc", (Code.INVALID, Code.TOO_LARGE, Code.ACCEPTED), strict=True):
         task.answer(receipt(client, code))
     assert (task.accepted, task.verdict(1)) == (1, "short")
     task.answer(receipt("a", Code.DUPLICATE))

@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedran.federation.ops.maintenance import verify
-from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.sqlite_file import StoreDamaged, StoreVersion
 from helpers.federation.made_federation import Sites, upload
@@ -19,14 +18,13 @@ TASKS = [f"task-{n}" for n in range(4)]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The file of a database with accepted uploads and one in quarantine."""
+    """The file of a database with accepted uploads."""
     folder, sites = tmp_path_factory.mktemp("whole"), Sites("site-1", "site-2")
     store = sites.store(folder)
     for n, task in enumerate(TASKS):
         store.receive(sites.envelope("site-1", task, upload(n, classes=range(30), n=150)))
         store.database.set_task(task, asked=["site-1"])
-    waiting = sites.envelope("site-2", "june")
-    store.database.add_waiting(open_envelope(waiting).statement, waiting, "unusual")
+    store.receive(sites.envelope("site-2", "june"))
     store.close()
     return (folder / "store.db").read_bytes()
 
@@ -37,7 +35,7 @@ def contents(data, folder):
     (folder / "store.db").write_bytes(data)
     query = "SELECT client, task, content FROM {} JOIN envelopes ON envelope = sha256"
     with closing(sqlite3.connect(folder / "store.db")) as sql:
-        rows = [row for t in ("uploads", "quarantine") for row in sql.execute(query.format(t))]
+        rows = list(sql.execute(query.format("uploads")))
     return {(client, task): content for client, task, content in rows}
 
 

@@ -28,7 +28,6 @@ OTHER = fedran.KernelFeatures(D, source="another")
 CASES = {
     Code.ACCEPTED: ("site-1", "may", {}),
     Code.DUPLICATE: ("site-2", "may", {"data": upload(1)}),
-    Code.QUARANTINED: ("site-1", "may", {"data": upload(2, n=200)}),
     Code.CONFLICT: ("site-2", "may", {"data": upload(2)}),
     Code.WRONG_FEDERATION: ("site-1", "may", {"federation": "other"}),
     Code.BAD_SIGNATURE: ("site-1", "may", {"key": SiteKey.generate()}),
@@ -58,13 +57,3 @@ def test_rows_that_are_in_through_a_sum_are_a_conflict(sites, tmp_path):
     assert store.receive(sites.secure_sum(1, "may", ["site-1"])).settled
     assert store.receive(sites.envelope("site-1", "may", summary(1))).code == Code.CONFLICT
     store.close()
-
-
-def test_a_rejected_upload_is_rejected_again_and_another_one_is_welcome(sites, store):
-    loud = sites.envelope("site-1", "may", upload(2, n=200))
-    store.receive(loud)
-    assert store.reject("site-1", "may", "not scaled").code == Code.REJECTED
-    again = store.receive(loud)
-    assert (again.code, again.final, again.correctable) == (Code.REJECTED, True, True)
-    assert "not scaled" in again.reason
-    assert store.receive(sites.envelope("site-1", "may", upload(3))).code == Code.ACCEPTED

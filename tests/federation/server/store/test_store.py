@@ -1,4 +1,4 @@
-"""Which uploads the store accepts, quarantines and refuses."""
+"""Which uploads the store accepts and refuses."""
 
 from dataclasses import replace
 
@@ -8,16 +8,13 @@ import pytest
 pytest.importorskip("cryptography")
 
 import fedran
-from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.store import store as module
 from helpers.federation.made_federation import (
     PHI,
-    SUMMARIES,
     Sites,
-    same_state,
     summary,
     upload,
 )
@@ -67,6 +64,20 @@ def test_a_head_does_not_depend_on_the_order_of_arrival(landmarks, sites, tmp_pa
         store.close()
     assert heads[0] == heads[1] == heads[2]
     assert len(fedran.decode(heads[0]).landmarks) <= landmarks
+
+
+def test_classes_are_balanced_as_the_settings_say(sites, tmp_path):
+    store = sites.store(tmp_path / "s", class_weight="balanced")
+    plain = fedran.Aggregator(fingerprint=store.fingerprint)
+    for client, classes in (("site-1", (0, 1)), ("site-2", (0,)), ("site-3", (0,))):
+        data = upload(len(plain.absorbed), classes=classes)
+        assert store.receive(sites.envelope(client, "may", data)).settled
+        plain.absorb(fedran.decode(data), client=client, task="may")
+    balanced = fedran.encode(plain.solve(class_weight="balanced"))
+    assert fedran.encode(store.solve()) == balanced != fedran.encode(plain.solve())
+    store.close()
+    with pytest.raises(ValueError, match='class_weight needs message = "points"'):
+        sites.store(tmp_path / "t", class_weight="balanced", message="summary", min_group=1)
 
 
 def test_groups_below_min_group_are_refused(sites, tmp_path):
@@ -155,28 +166,6 @@ def test_labels_outside_the_announced_classes_are_refused(sites, tmp_path):
     store.close()
 
 
-def test_an_upload_of_unusual_energy_waits_in_quarantine_for_a_person(sites, sums, tmp_path):
-    sums.receive(sites.envelope("site-1", "may", summary(11)))
-    loud = sites.envelope("site-2", "may", summary(2, scale=20.0))
-    receipt = sums.receive(loud)
-    assert receipt.outcome == "quarantined"
-    assert receipt.settled
-    assert "times the other sites' median" in receipt.reason
-    assert sums.receive(loud).outcome == "quarantined"
-    other = sites.envelope("site-2", "may", summary(3, scale=20.0))
-    assert sums.receive(other).outcome == "quarantined"  # it replaces the first one
-    assert sums.receive(loud).outcome == "quarantined"
-    assert sums.database.count() == 1
-    assert len(sums.database.sql.execute("SELECT * FROM envelopes").fetchall()) == 2
-    assert sums.accept("site-2", "may").outcome == "accepted"
-    assert sums.receive(loud).outcome == "duplicate"
-    with pytest.raises(Refused, match="an upload in quarantine"):
-        sums.accept("site-2", "may")
-    again = sites.store(tmp_path / "state", **SUMMARIES)
-    assert same_state(again, sums)
-    again.close()
-
-
 def test_no_rows_count_twice_directly_and_in_secure_sums(sites, sums):
     sums.receive(sites.envelope("site-3", "may", summary(13)))
     both = ["site-1", "site-2"]
@@ -205,8 +194,6 @@ def test_a_secure_sum_ends_when_a_member_is_forgotten(sites, sums):
     kept = sums.receive(sites.secure_sum(1, "june", ["site-2"]))
     for number, sum_of in ((1, ["site-1", "site-2"]), (2, ["site-3"])):
         sums.receive(sites.secure_sum(number, "may", sum_of))
-    loud = sites.secure_sum(3, "july", ["site-3", "site-1"], summary(2, scale=30.0))
-    assert sums.receive(loud).code == Code.QUARANTINED
     found = sums.forget("site-1", None, "me", SiteKey.generate())
     assert [u.key for u in found.sums] == [("cohort-1", "may")]
     assert {(t.client, t.task) for t in found.tombstones} == {("site-1", "may"), ("site-1", "june")}
@@ -222,21 +209,8 @@ def test_rows_that_are_all_zero_are_refused(sites, sums):
 
 
 def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeypatch, caplog):
-    monkeypatch.setattr(module, "why_unusual", lambda *_: 1 / 0)
+    monkeypatch.setattr(module, "check_row_cap", lambda *_: 1 / 0)
     receipt = store.receive(sites.envelope("site-1", "may"))
     assert (receipt.code, receipt.reason[:8]) == (Code.SERVER_ERROR, "an error")
     assert "ZeroDivisionError" in caplog.text
     assert store.database.count() == 0
-
-
-def test_rows_with_hardly_any_energy_are_quarantined(sites, sums):
-    """The ridge follows the mean row energy: one site with many such rows would remove it."""
-    for n in range(3):
-        assert sums.receive(sites.envelope("site-1", f"task-{n}", summary(n))).outcome == "accepted"
-    before = sums.solve().diagnosis.lam
-    tiny = fedran.decode(summary(7, scale=1e-3))
-    many = replace(tiny, accounts=replace(tiny.accounts, n_rows=100), digest=None)
-    receipt = sums.receive(sites.envelope("site-2", "may", fedran.encode(many)))
-    assert receipt.outcome == "quarantined"
-    assert "times the other sites' median" in receipt.reason
-    assert sums.solve().diagnosis.lam == before

@@ -138,13 +138,10 @@ class SecureRound(Round):
     def _decisions(self) -> dict[str, Code]:
         """``CONFLICT``: the rows are in a sum that was charged, and failed or was forgotten."""
         found: dict[str, Code] = {}
-        held = self.store.database.quarantine().values()
-        waiting = [w.sum_number for w in held if w.task == self.task]
         number = None if self.sum is None else self.sum.attempt.number
         for charged in self.store.database.ledger():
             if charged.task == self.task and charged.attempt != number:
-                code = Code.QUARANTINED if charged.attempt in waiting else Code.CONFLICT
-                found.update(dict.fromkeys(charged.sites, code))
+                found.update(dict.fromkeys(charged.sites, Code.CONFLICT))
         for code, keys in (
             (Code.FORGOTTEN, self.store.forgotten),
             (Code.DUPLICATE, self.store.state.covered),
@@ -186,7 +183,7 @@ class SecureRound(Round):
         elif stage is Stage.ADVERTISE:
             if attempt != now:
                 self._fail("the server's settings have changed")
-        elif codes - {Code.DUPLICATE, Code.QUARANTINED}:
+        elif codes - {Code.DUPLICATE}:
             self._fail("the rows of a member were forgotten")
         elif codes:
             self._forget()  # the server was killed after the store had it

@@ -1,51 +1,43 @@
-"""The gate for new heads: a head that is worse on earlier classes does not go into service.
+"""Which uploads count: the most accurate head is served, and the site that harms it is named.
 
-Validation rows are needed, at the server or at the sites. Accuracy on the classes of earlier tasks
-is compared between the head in service and the new one. New classes make every task harder, so
-predictions of new classes that the validation rows contain do not count there. Whether an upload
-does harm is found by leaving it out and solving the head again.
+There are two kinds of evidence against a site: what all other sites say about its points, and
+validation rows that are labelled better without it. Both are numbers of cases out of a number of
+cases, and both are put to the same test (``is_beyond_chance``). What is set aside stays stored.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from scipy.stats import binom
 
-from fedran.core._linalg.arrays import require_finite, to_numpy
-from fedran.core.errors import Refused, shortened
-from fedran.core.features import RandomFeatures, feature_map
-from fedran.core.labels import Label
-from fedran.core.prepare import KernelFeatures, require_nonnegative
+from fedran.core.labels import Label, ordered
 from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
-from fedran.data.rows import Rows, read_rows
-from fedran.federation.protocol.class_counts import Counts, accuracy, calibration_of, count_correct
-from fedran.federation.protocol.limits import LEAST_ROWS, MOST_BATCHES
-from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.store.schema import Upload
+from fedran.core.solve.kernel_ridge import VOTE
+from fedran.core.sums.stored_points import Opinion, Part
+from fedran.federation.protocol.limits import FALSE_ALARMS, LEAST_SITES, MORE_WRONG
 from fedran.federation.server.store.store import Store
 
 log = logging.getLogger(__name__)
+Gain: TypeAlias = tuple[float, float]
+"""Validation rows that are right only without a part, and those that are right only with it."""
+Opinions = Mapping[str, Mapping[Label, Opinion]]
 
 
 class Validation(Protocol):
     """Rows with labels on which heads are tested: a ``ValidationSet``, or a ``SiteValidation``."""
 
     most_heads: int
-    """New uploads of a batch that are left out one by one, those with the most rows first."""
+    """Sites that are left out one by one, those with the most rows first."""
 
-    def counts(self, heads: Iterable[Head], earlier: Collection[Label]) -> list[Counts]:
-        """Rows and correct ones per class, for each head. All have the same rows."""
-        ...
-
-    def witnesses(self, before: Head, after: Head, labels: Collection[Label]) -> tuple[str, ...]:
-        """Sites on whose rows of these classes the second head is worse than the first."""
+    def compare(self, heads: Iterable[tuple[Part | None, Head]]) -> dict[Part, Gain]:
+        """What leaving out each part gains. The first head is the one of everything (None)."""
         ...
 
     def accuracy(self, head: Head) -> float | None:
@@ -57,256 +49,301 @@ class Validation(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ValidationSet:
-    """Features (n, d) with labels at the server, and the feature map."""
+def is_beyond_chance(cases: float, of: float, share: float, tests: int) -> bool:
+    """Whether ``cases`` are too many for chance, if each of them has a probability of ``share``.
 
-    rows: Rows
-    phi: KernelFeatures | RandomFeatures
-    most_heads = 50
+    The error rate of all tests of a round together is at most ``FALSE_ALARMS``.
 
-    @classmethod
-    def load(cls, folder: Path, settings: ServerSettings) -> ValidationSet | None:
-        """The rows in the file that the settings name; None if they name none."""
-        if settings.validation is None:
-            return None
-        hint = 'set label_column = "{}" in server.toml'
-        rows = read_rows(folder / settings.validation, settings.label_column, hint)
-        rows = rows.in_order(settings.columns or (), settings.validation)
-        width = settings.in_features
-        if rows.is_images or rows.X.shape[1] != width:
-            expected = f"features (n, {width}), as `in_features` says"
-            raise Refused(settings.validation, expected, f"{rows.X.dtype} {rows.X.shape}")
-        require_finite(rows.X, settings.validation)
-        if settings.kind == "hellinger":  # refused now rather than when the first head is tested
-            hint = "set kind = 'cosine' for features of any sign"
-            require_nonnegative(rows.X, settings.validation, "as kind 'hellinger' requires", hint)
-        return cls(rows, settings.features())
-
-    def scores(self, head: Head) -> NDArray[Any]:
-        """The scores of all rows, (n, C), in the feature map of the head."""
-        phi = self.phi
-        if head.fingerprint is not None and head.fingerprint != phi.fingerprint:
-            phi = feature_map(head.fingerprint)
-        parts = [to_numpy(head.scores(H)) for _, H in phi.blocks(self.rows.X)]
-        return np.concatenate(parts) if parts else np.zeros((0, len(head.classes)))
-
-    def counts(self, heads: Iterable[Head], earlier: Collection[Label]) -> list[Counts]:
-        """Rows and correct ones per class, for each head."""
-        found = []
-        for head in heads:
-            y = self.rows.y
-            found.append(count_correct(self.scores(head), head.classes, y, earlier, set(y)))
-        return found
-
-    def witnesses(self, *_: object) -> tuple[str, ...]:
-        """Nobody: these rows belong to the server."""
-        return ()
-
-    def accuracy(self, head: Head, classes: Collection[Label] = ()) -> float | None:
-        """Accuracy on the rows of some classes, by default the head's; None if there are none."""
-        (counts,) = self.counts([head], ())
-        return accuracy(counts, classes or head.classes)
-
-    def calibration(self, head: Head) -> Calibration | None:
-        """The histograms of these rows' scores; None if the head knows none of their classes."""
-        found = calibration_of(self.scores(head), head.classes, self.rows.y)
-        return found if found.total else None
+    >>> is_beyond_chance(9, 9, 0.25, 20), is_beyond_chance(9, 12, 0.25, 20)
+    (True, False)
+    """
+    return bool(binom.sf(int(cases) - 1, int(of), share) < FALSE_ALARMS / max(1, tests))
 
 
 @dataclass(frozen=True)
-class Fall:
-    """The accuracy on the classes that a task brought, before and after."""
-
-    task: str
-    before: float
-    after: float
-    sites: tuple[str, ...] = ()
-    """Sites that see it on their own validation rows, where these are used."""
-
-
-@dataclass(frozen=True)
-class Blame:
-    """An upload without which the new head would be better."""
+class SetAside:
+    """A site, or one class of a site, without which the head is better; or one that waits."""
 
     client: str
-    task: str
-    gain: float
-    """Points of accuracy over all validation rows."""
+    label: Label | None
+    """None: everything of the site."""
+    evidence: str
+    """points, rows, alone or size."""
+    cases: float = 0.0
+    of: float = 0.0
+    usual: float = 0.0
+    """The share of such cases at the other sites."""
 
+    @property
+    def part(self) -> Part:
+        """The part of the uploads that is left out."""
+        return self.client, self.label
 
-@dataclass(frozen=True)
-class Held:
-    """Why a new head is held back."""
-
-    falls: tuple[Fall, ...]
-    uploads: tuple[Blame, ...]
-    not_tried: int = 0
-    """New uploads that were not left out, because only so many heads can be tested."""
+    @property
+    def waits(self) -> bool:
+        """Whether nothing speaks against it, and nobody can vouch for it yet."""
+        return self.evidence in ("alone", "size")
 
     @property
     def reason(self) -> str:
         """One sentence for the operator."""
-        parts = [
-            f"accuracy on the classes of task {f.task} falls from {100 * f.before:.1f} % to "
-            f"{100 * f.after:.1f} %" + (f", as {shortened(f.sites, 5)} report" if f.sites else "")
-            for f in self.falls[:3]
-        ]
-        parts += [
-            f"without the upload of {b.client} for {b.task} the accuracy over all classes is "
-            f"{b.gain:.1f} points higher"
-            for b in self.uploads[:3]
-        ]
-        if not self.uploads:
-            which = "one of the largest new uploads" if self.not_tried else "upload"
-            parts.append(f"no single {which} explains it")
-        if self.not_tried:
-            parts.append(_not_tried(self.not_tried))
-        return "; ".join(parts)
+        return {
+            "points": f"the other sites give another label to {self.cases:.0f} of {self.of:.0f} of "
+            f"its points, and to {self.usual:.0%} of those of others",
+            "rows": f"{self.cases:.0f} validation rows are labelled right only without it, "
+            f"{self.of - self.cases:.0f} only with it",
+            "alone": "no other site has sent this class yet",
+            "size": f"the site has {self.cases:.0f} rows, more than {self.usual:.3g} times the "
+            "median of the others, and no other site can vouch for them",
+        }[self.evidence]
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> SetAside:
+        """Inverse of ``to_json``."""
+        return cls(**{field.name: given[field.name] for field in fields(cls)})
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields and the reason."""
+        return {**asdict(self), "waits": self.waits, "reason": self.reason}
 
 
-def _not_tried(count: int) -> str:
-    return f"{count} smaller new uploads were not left out, because too many heads would be tested"
+@dataclass(frozen=True)
+class Judgement:
+    """What counts in a head."""
+
+    set_aside: tuple[SetAside, ...]
+    """Also what waits."""
+    opinions: Opinions
+    """What the other sites say; empty for secure sums."""
 
 
-def check_head(
-    store: Store,
-    validation: Validation,
-    previous: Head | None,
-    new: Head,
-    margin: float,
-    uploads: Collection[Upload],
-) -> Held | None:
-    """Why the new head must not replace the previous one; None if it may.
+class Test(NamedTuple):
+    """How often the others contradict a part, and how often they contradict each other."""
 
-    ``margin`` is in points. ``uploads`` are those that the previous head did not contain. They
-    are left out one by one if a group of classes is worse than before, if the new classes are
-    worse than the earlier ones, or if there is no previous head to compare with.
+    client: str
+    label: Label | None
+    wrong: int
+    asked: int
+    usual: float
+
+    @property
+    def share(self) -> float:
+        """The share of its points that an honest site may have called otherwise.
+
+        Its points may be harder than those of others, because the others know them less.
+        """
+        return self.usual + MORE_WRONG * (1 - self.usual)
+
+    @property
+    def part(self) -> Part:
+        """What it is about."""
+        return self.client, self.label
+
+    def set_aside(self) -> SetAside:
+        """The part, with this test as the evidence against it."""
+        return SetAside(*self.part, "points", self.wrong, self.asked, self.usual)
+
+
+def judge(
+    store: Store, validation: Validation | None, before: Iterable[SetAside] = ()
+) -> Judgement:
+    """Decide what is set aside and what waits.
+
+    The worst site is set aside first, and the others are judged again without it, because a liar
+    makes honest sites look wrong. At the end, what was set aside is judged by all that is left.
+    Without validation rows at hand, what they said ``before`` holds.
     """
-    earlier: tuple[Label, ...] = () if previous is None else tuple(previous.classes)
-    falls: list[Fall] = []
-    suspicious = previous is None
-    if previous is None:
-        (after,) = validation.counts([new], earlier)
-    else:
-        before, after = validation.counts([previous, new], earlier)
-        groups = _groups(store.database.uploads(), earlier)
-        falls = _falls(groups, before, after, margin, fair=True)
-        falls = [
-            replace(fall, sites=validation.witnesses(previous, new, groups[fall.task]))
-            for fall in falls
-        ]
-        old = accuracy(before, earlier)
-        fresh = accuracy(after, (label for label in new.classes if label not in earlier))
-        if fresh is not None and old is not None:
-            suspicious = fresh < old - margin / 100
-        suspicious = bool(suspicious or falls or _falls(groups, before, after, margin, fair=False))
-    if not suspicious or accuracy(after, {*earlier, *new.classes}) is None:
-        return None
-    batches = MOST_BATCHES if falls else 1
-    blamed, not_tried = _explain(store, validation, new, uploads, earlier, margin, batches)
-    if falls or blamed:
-        return Held(tuple(falls), tuple(blamed), not_tried)
-    if not_tried:
-        log.warning("the new head is not held back, but %s", _not_tried(not_tried))
+    trusted, found = store.vouched, dict[Part, SetAside]()
+    sums = store.settings.message == "summary"  # of which no class can be left out
+    if validation is None:
+        here = {upload.client for upload in store.served.uploads.values()} - {*trusted}
+        found = {a.part: a for a in before if a.evidence == "rows" and a.client in here}
+    opinions = store.what_others_say(found)
+    while True:
+        tests = _tests(opinions, found)
+        worst = _most_contradicted(tests, found, trusted)
+        if not worst and validation is not None:
+            worst = _worse_rows(store, validation, found, len(tests), trusted)
+        if not worst:
+            break
+        worst = replace(worst, label=None) if sums else worst
+        for part in [part for part in found if part[0] == worst.client]:
+            del found[part]
+        found[worst.part] = worst
+        log.warning("%s is set aside: %s", _named(worst), worst.reason)
+        opinions = store.what_others_say(found)
+    kept = _still_contradicted(found.values(), _tests(opinions, found))
+    kept = [replace(aside, label=None) for aside in kept] if sums else kept
+    waiting = _waiting(store, opinions, {aside.part for aside in kept}, trusted)
+    return Judgement((*kept, *waiting), opinions)
+
+
+def _named(found: SetAside) -> str:
+    return found.client if found.label is None else f"{found.client}, class {found.label}"
+
+
+def _tests(opinions: Opinions, found: Collection[Part]) -> list[Test]:
+    """One per site and one per class of a site, as far as another site can vouch for the class.
+
+    A site is compared with at least two others that count.
+    """
+    heard: dict[str, dict[Label, Opinion]] = {
+        client: {label: o for label, o in said.items() if o.vouched >= VOTE}
+        for client, said in opinions.items()
+    }
+    counted = {
+        (client, label)
+        for client, said in heard.items()
+        for label in said
+        if (client, None) not in found and (client, label) not in found
+    }
+    wrong, asked = Counter[Label](), Counter[Label]()
+    for client, label in counted:
+        wrong[label] += heard[client][label].wrong
+        asked[label] += heard[client][label].asked
+
+    def compared(client: str, labels: Collection[Label], label: Label | None) -> Test:
+        """The points of a site against those of the other sites that count."""
+        own = [heard[client][c] for c in labels if (client, c) in counted]
+        classes = labels if label is not None else asked
+        others = sum(asked[c] for c in classes) - sum(o.asked for o in own)
+        usual = sum(wrong[c] for c in classes) - sum(o.wrong for o in own)
+        mine = own or [heard[client][c] for c in labels]
+        figures = sum(o.wrong for o in mine), sum(o.asked for o in mine)
+        return Test(client, label, *figures, usual / others if others else 0.0)
+
+    tests = []
+    for client, said in heard.items():
+        others = {name for name, _ in counted if name != client}
+        if said and len(others) + 1 >= LEAST_SITES:
+            tests += [compared(client, [label], label) for label in said]
+            tests.append(compared(client, list(said), None))
+    return tests
+
+
+def _blamed(tests: Sequence[Test], site: Test, known: Collection[Label | None]) -> Test | None:
+    """What the others contradict of a site: one class, if that explains it, else the site.
+
+    ``known`` are classes of it that are set aside already, which are not part of ``site``.
+    """
+
+    def is_contradicted(wrong: int, asked: int, share: float) -> bool:
+        return is_beyond_chance(wrong, asked, share, len(tests))
+
+    mine = [t for t in tests if t.client == site.client and t.label is not None]
+    against = [t for t in mine if is_contradicted(t.wrong, t.asked, t.share)]
+    new = [t for t in against if t.label not in known]
+    if len(new) == 1 and not known:
+        (one,) = new
+        if not is_contradicted(site.wrong - one.wrong, site.asked - one.asked, site.share):
+            return one
+    return site if new or is_contradicted(site.wrong, site.asked, site.share) else None
+
+
+def _most_contradicted(
+    tests: Sequence[Test], found: Collection[Part], trusted: Collection[str]
+) -> SetAside | None:
+    """The part to set aside of the site with the largest share of contradicted points."""
+    for site in sorted((t for t in tests if t.label is None), key=lambda t: -t.wrong / t.asked):
+        if (site.client, None) not in found and site.client not in trusted:
+            known = {label for client, label in found if client == site.client}
+            if (test := _blamed(tests, site, known)) is not None:
+                return test.set_aside()
     return None
 
 
-def _explain(
+def _still_contradicted(found: Collection[SetAside], tests: Sequence[Test]) -> list[SetAside]:
+    """What was set aside, as the sites that are left say it; what they confirm counts again."""
+    kept, about = [], {test.part: test for test in tests}
+    for aside in found:
+        test = about.get(aside.part)
+        if aside.evidence == "rows":
+            kept.append(aside)
+        elif test is not None and aside.label is None:
+            blamed = _blamed(tests, test, ())
+            kept += [blamed.set_aside()] if blamed is not None else []
+        elif test is not None and is_beyond_chance(test.wrong, test.asked, test.share, len(tests)):
+            kept.append(test.set_aside())
+    return kept
+
+
+def _worse_rows(
     store: Store,
     validation: Validation,
-    new: Head,
-    uploads: Collection[Upload],
-    earlier: tuple[Label, ...],
-    margin: float,
-    batches: int,
-) -> tuple[list[Blame], int]:
-    """The uploads without which the new head is better, and how many were not left out.
+    found: Collection[Part],
+    tests: int,
+    trusted: Collection[str],
+) -> SetAside | None:
+    """The site without which most validation rows are gained, by more than chance.
 
-    They are left out in batches, those with the most rows first, until one batch explains it.
+    If leaving out one of its classes gains as many, it is that class.
     """
-    known, blamed = dict.fromkeys((*earlier, *new.classes)), list[Blame]()
-    waiting = sorted(uploads, key=lambda u: -u.rows)
-    for _ in range(batches):
-        batch = waiting[: validation.most_heads]
-        if blamed or not batch:
-            break
-        # The new head is tested again with the others, because fewer sites may answer this time.
-        left_out, (after, *rests) = _leave_out(store, validation, new, batch, earlier)
-        rows = sum(after[label].rows for label in known if label in after)
-        for upload, rest in zip(left_out, rests, strict=False):
-            gain = sum(rest[c].correct - after[c].correct for c in known if c in after)
-            if gain >= LEAST_ROWS - 0.5 and 100 * gain / rows > margin:
-                blamed.append(Blame(upload.client, upload.task, 100 * gain / rows))
-        untested = left_out[len(rests) :]
-        waiting = waiting[batch.index(untested[0]) if untested else len(batch) :]
-        if untested and not rests:
-            break
-    return sorted(blamed, key=lambda b: -b.gain), len(waiting)
+    rows, labels = Counter[str](), dict[str, set[Label]]()
+    for upload in store.served.uploads.values():
+        rows[upload.client] += upload.rows
+        labels.setdefault(upload.client, set()).update(label for label, _ in upload.classes)
+    out = {client for client, label in found if label is None}
+    clients = [client for client, _ in rows.most_common() if client not in out]
+    clients = [client for client in clients if client not in trusted][: validation.most_heads]
+
+    def heads(parts: Iterable[Part]) -> Iterator[tuple[Part | None, Head]]:
+        for part in (None, *parts):
+            head = store.candidate([*found, *([part] if part else [])])
+            if head is not None:
+                yield part, head
+
+    if not clients or len(rows.keys() - out) < 2:
+        return None
+    compared = validation.compare(heads((client, None) for client in clients))
+    worse = {
+        part: gain
+        for part, gain in compared.items()
+        if is_beyond_chance(gain[0], sum(gain), 0.5, tests + len(clients))
+    }
+    if not worse:
+        return None
+    part = max(worse, key=lambda p: worse[p][0] - worse[p][1])
+    gain, client = worse[part], part[0]
+    if store.settings.message == "points" and not any(known == client for known, _ in found):
+        named = [(client, c) for c in ordered(labels[client])][: validation.most_heads]
+        for other, more in validation.compare(heads(named)).items():
+            if more[0] - more[1] >= gain[0] - gain[1]:
+                part, gain = other, more
+    return SetAside(*part, "rows", gain[0], sum(gain), 0.5)
 
 
-def _leave_out(
-    store: Store,
-    validation: Validation,
-    new: Head,
-    uploads: Collection[Upload],
-    earlier: tuple[Label, ...],
-) -> tuple[list[Upload], list[Counts]]:
-    """Uploads that can be left out, and the counts of the new head and of those without each."""
-    left_out: list[Upload] = []
+def _waiting(
+    store: Store, opinions: Opinions, found: Collection[Part], trusted: Collection[str]
+) -> Iterator[SetAside]:
+    """Classes that one site alone has, and those of a very large site for which nobody vouches.
 
-    def heads() -> Iterator[Head]:
-        yield new
-        for upload in uploads:
-            rest = store.solve_without([upload], new)
-            if rest is not None:
-                left_out.append(upload)
-                yield rest
-
-    return left_out, validation.counts(heads(), earlier)
-
-
-def gains_without(store: Store, validation: ValidationSet) -> dict[str, float]:
-    """Client -> points of accuracy that the head gains without its uploads; a liar's is large.
-
-    It takes one solve per client. A class that is then missing counts as wrong.
+    Classes cannot be left out of a sum. So all of a very large site waits, if nobody vouches for
+    any of its classes.
     """
-    full, uploads = store.solve(), dict[str, list[Upload]]()
-    total = validation.accuracy(full)
-    if total is None:
-        raise ValueError("the validation rows have no class of the federation's head")
-    for upload in store.database.uploads():
-        uploads.setdefault(upload.client, []).append(upload)
-    gains = {}
-    for client, left_out in uploads.items():
-        rest = store.solve_without(left_out, full)
-        without = 0.0 if rest is None else validation.accuracy(rest, full.classes) or 0.0
-        gains[client] = 100 * (without - total)
-    return gains
-
-
-def _groups(uploads: Iterable[Upload], earlier: Collection[Label]) -> dict[str, list[Label]]:
-    """For each task, the classes of the head in service that the task was first to have."""
-    first: dict[Label, str] = {}
+    settings, uploads, out = store.settings, store.served.uploads.values(), set(found)
+    sizes, labels = Counter[str](), dict[str, set[Label | None]]()
+    for upload in uploads:
+        sizes[upload.client] += round(upload.rows / upload.sites)
+        labels.setdefault(upload.client, set()).update(label for label, _ in upload.classes)
+    for client in labels.keys() - set(trusted) - store.roster.rows.keys():
+        others = [rows for site, rows in sizes.items() if site != client]
+        if others and sizes[client] > settings.row_multiple * statistics.median(others):
+            vouched = {c for c, o in opinions.get(client, {}).items() if o.vouched >= VOTE}
+            waits = labels[client] - vouched
+            if settings.message == "summary":
+                waits = set() if vouched else {None}
+            for label in sorted(waits, key=str):
+                if not {(client, None), (client, label)} & out:
+                    out.add((client, label))
+                    rows = sizes[client]
+                    yield SetAside(client, label, "size", rows, 0, settings.row_multiple)
+    have: dict[Label, set[str]] = {}
     for upload in uploads:
         for label, _ in upload.classes:
-            first.setdefault(label, upload.task)
-    groups: dict[str, list[Label]] = {}
-    for label in earlier:
-        groups.setdefault(first.get(label, ""), []).append(label)
-    return groups
-
-
-def _falls(
-    groups: dict[str, list[Label]], before: Counts, after: Counts, margin: float, *, fair: bool
-) -> list[Fall]:
-    """The groups on which the accuracy falls by more than the margin, worst first."""
-    found = []
-    for task, labels in groups.items():
-        old, new = accuracy(before, labels), accuracy(after, labels, fair=fair)
-        rows = sum(before[label].rows for label in labels if label in before)
-        if old is None or new is None:
-            continue
-        if 100 * (old - new) > margin and (old - new) * rows >= LEAST_ROWS - 0.5:
-            found.append(Fall(task, old, new))
-    return sorted(found, key=lambda fall: fall.after - fall.before)
+            if not {(upload.client, None), (upload.client, label)} & out:
+                members = (site for site, _ in upload.members)
+                have.setdefault(label, set()).update((upload.client, *members))
+    opened = have.keys() if settings.trusted else set(settings.labels or ())
+    for label, clients in have.items():
+        if len(clients) == 1 and label not in opened and not clients & set(trusted):
+            yield SetAside(next(iter(clients)), label, "alone")

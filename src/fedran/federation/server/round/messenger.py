@@ -132,7 +132,7 @@ class Reply:
     stored: Sequence[tuple[str, str]]
     """Tasks and digests of uploads that the site believes to be here."""
     waiting: Sequence[str]
-    """Tasks whose upload the site believes to be in quarantine."""
+    """Tasks whose secure sum the site has revealed, without knowing that it is here."""
     validated: tuple[Label, ...]
     """Classes for which the site has validation rows."""
 

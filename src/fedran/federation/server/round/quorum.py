@@ -87,22 +87,16 @@ class Quorum:
 
 
 def accepted_since(store: Store, client: str, waiting: Sequence[str]) -> list[Receipt]:
-    """Receipts for uploads that a site believes to be in quarantine, and that were accepted."""
-    still_waiting, covered = store.database.quarantine(), store.state.covered
+    """Receipts for the secure sums of a site that are stored, which the site does not know."""
     keys = [(client, task) for task in waiting]
-    digests = {key: store.state.digest(covered.get(key, key)) for key in keys}
-    known = {k: d for k, d in digests.items() if d is not None and k not in still_waiting}
-    return [Receipt(Code.ACCEPTED, *key, digest) for key, digest in known.items()]
+    sums = [(key, store.state.covered[key]) for key in keys if key in store.state.covered]
+    digests = [(key, store.state.digest(found)) for key, found in sums]
+    return [Receipt(Code.ACCEPTED, *key, digest) for key, digest in digests if digest]
 
 
 def known_answers(store: Store, task: str) -> list[Receipt]:
     """What was decided in earlier runs about uploads for a task, the newest decision last."""
-    found = [Receipt(Code.REJECTED, *key, reason) for key, reason in store.rejected.items()]
-    found += [Receipt(Code.FORGOTTEN, *key, "?") for key in store.forgotten]
-    found += [
-        Receipt(Code.QUARANTINED, *key, waiting.digest, waiting.reason)
-        for key, waiting in store.database.quarantine().items()
-    ]
+    found = [Receipt(Code.FORGOTTEN, *key, "?") for key in store.forgotten]
     found += [Receipt(Code.DUPLICATE, *k, u.digest) for k, u in store.state.uploads.items()]
     return [receipt for receipt in found if receipt.task == task]
 
@@ -113,17 +107,13 @@ def lost_uploads(store: Store, client: str, stored: Sequence[tuple[str, str]]) -
     ``stored`` are tasks and digests. Uploads that are lost, for example because an older backup
     was restored, are asked for again. Forgotten ones are not.
     """
-    found, waiting = [], store.database.quarantine()
+    found = []
     for task, digest in stored:
         key = client, task
         if key in store.state.covered or store.state.digest(key) == digest:
             continue
-        if key in waiting and waiting[key].digest == digest:
-            continue
         code, reason = Code.LOST, "the server no longer has this upload and asks for it again"
-        if (*key, digest) in store.rejected:
-            code, reason = Code.REJECTED, store.rejected[*key, digest]
-        elif key in store.forgotten:
+        if key in store.forgotten:
             code, reason = Code.FORGOTTEN, "the server's owner removed this upload"
         found.append(Receipt(code, *key, digest, reason))
     for receipt in found:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from fedran.core.errors import Refused
-from fedran.core.labels import Label
 from fedran.federation.protocol.limits import (
     CATCH_UP_SECONDS,
     CORRECTION_SECONDS,
@@ -29,8 +28,9 @@ from fedran.federation.protocol.limits import (
 )
 from fedran.federation.protocol.messages import Question
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
-from fedran.federation.server.head.gate import Validation, ValidationSet
+from fedran.federation.server.head.gate import Validation
 from fedran.federation.server.head.head import update_head
+from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.round.messenger import Incoming, Messenger, Reply
 from fedran.federation.server.round.quorum import (
     CLOSED,
@@ -71,8 +71,8 @@ class Round:
         """Node -> SHA-256 of the head that it says it has."""
         self.have_more: set[int] = set()
         """Nodes whose last reply had no room for all their uploads."""
-        self.validated: dict[int, tuple[str, tuple[Label, ...]]] = {}
-        """Node -> its client, and the classes for which it has validation rows."""
+        self.validated: dict[int, str] = {}
+        """Node with validation rows -> its client."""
         self.replies: Counter[int] = Counter()
 
     def run(self, task: str) -> Verdict:
@@ -201,7 +201,7 @@ class Round:
         self.receipts.setdefault(node, []).extend(receipts + earlier)
         self.held_heads[node] = str(reply.fields.get("head", ""))
         if reply.validated:
-            self.validated[node] = client, reply.validated
+            self.validated[node] = client
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""
             log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, shown)
@@ -250,7 +250,7 @@ class Round:
         Nodes that are not noted in the database are asked again by a later run.
         """
         validation = self.validation or self._site_validation()
-        head, digest = update_head(self.store, validation, task, self.settings.head_margin)
+        head, digest = update_head(self.store, validation, task)
         nodes = list(self.messenger.network.nodes())
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         log.info("sending receipts and the newest head to %d nodes", len(nodes))
@@ -291,8 +291,7 @@ class Round:
             return None
         return SiteValidation(
             self.messenger,
-            {node: client for node, (client, _) in self.validated.items()},
-            {label for _, labels in self.validated.values() for label in labels},
+            self.validated,
             self.store.database.uploads(),
             self._check_owner,
         )

@@ -1,4 +1,4 @@
-"""Validation by the sites: each tests new heads on rows of its own, and reports sums over them.
+"""Validation by the sites: each tests new heads on rows of its own and reports sums over them.
 
 It takes the place of validation rows at the server. The reports are added with a bound on every
 site, so that one that lies can move the accuracy on a class by a known share only.
@@ -9,22 +9,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from fedran.core.errors import Refused
 from fedran.core.labels import Label
 from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
+from fedran.core.sums.stored_points import Part
 from fedran.federation.protocol.class_counts import (
     Counts,
     accuracy,
     add_bounded,
     add_calibrations,
     counts_from_json,
+    gain,
 )
 from fedran.federation.protocol.limits import MAX_HEAD_BYTES, MAX_HEADS, POLL_SECONDS, TEST_SECONDS
 from fedran.federation.protocol.messages import Question
+from fedran.federation.server.head.gate import Gain
 from fedran.federation.server.round.messenger import Incoming, Messenger
 from fedran.federation.server.store.schema import Upload
 from fedran.wire.codec import encode
@@ -38,8 +41,8 @@ Report: TypeAlias = tuple[Counts, Calibration]
 class SiteValidation:
     """Tests heads at the sites that have validation rows.
 
-    ``nodes`` maps the nodes to ask to their clients, ``tested`` are the classes for which any of
-    them has rows, and ``uploads`` the accepted uploads, which limit what a site may report.
+    ``nodes`` maps the nodes to ask to their clients, and ``uploads`` are the accepted uploads,
+    which limit what a site may report.
     """
 
     most_heads = MAX_HEADS - 1
@@ -48,70 +51,80 @@ class SiteValidation:
         self,
         messenger: Messenger,
         nodes: Mapping[int, str],
-        tested: Collection[Label],
         uploads: Iterable[Upload],
         check_owner: Callable[[int, str], None],
     ) -> None:
-        self.messenger, self.nodes, self.tested = messenger, nodes, tested
-        self.check_owner = check_owner
+        self.messenger, self.nodes, self.check_owner = messenger, nodes, check_owner
         self.accepted: dict[str, dict[Label, int]] = {}
+        self.asked: tuple[str, dict[str, Report]] = "", {}
+        """The head about which sites were asked last, and what they said."""
         for upload in uploads:
             of_site = self.accepted.setdefault(upload.client, {})
             for label, rows in upload.classes:
                 of_site[label] = of_site.get(label, 0) + rows
-        self.reports: dict[str, dict[str, Counts]] = {}
-        """Digest of a head -> client -> what it reported last."""
-        self.histograms: dict[str, dict[str, Calibration]] = {}
-        """The same of what calibrates the head."""
 
-    def counts(self, heads: Iterable[Head], earlier: Collection[Label]) -> list[Counts]:
-        """The bounded sums of what the sites report, over those that report every head."""
-        blobs: dict[str, bytes] = {}
-        names = []
-        for head in heads:
+    def compare(self, heads: Iterable[tuple[Part | None, Head]]) -> dict[Part, Gain]:
+        """What leaving out each part gains, over the sites that report every head.
+
+        A site does not speak in its own case. The others must say so also without the one that
+        says it most, so that no site can have another one set aside.
+        """
+        blobs, names = dict[str, bytes](), dict[Part | None, str]()
+        for part, head in heads:
             blob = encode(head)
             if sum(map(len, blobs.values())) + len(blob) > MAX_HEAD_BYTES and blobs:
                 log.warning("the heads are large, so only %d are tested at the sites", len(blobs))
                 break
-            names.append(hashlib.sha256(blob).hexdigest())
-            blobs[names[-1]] = blob
-        found = self._ask(blobs, earlier)
-        for name in blobs:
-            self.reports[name] = {client: told[name][0] for client, told in found.items()}
-            self.histograms[name] = {client: told[name][1] for client, told in found.items()}
-        return [add_bounded(self.reports[name], self.accepted) for name in names]
+            names[part] = hashlib.sha256(blob).hexdigest()
+            blobs[names[part]] = blob
+        told, found = self._ask(blobs), dict[Part, Gain]()
+        counts = {c: {name: said[0] for name, said in of.items()} for c, of in told.items()}
+        for part, name in names.items():
+            if part is None:
+                continue
+            others = {client: of for client, of in counts.items() if client != part[0]}
+            if len(others) < 2:
+                continue
+            gains = [
+                self._gain({client: others[client] for client in others if client != left}, name)
+                for left in others
+            ]
+            found[part] = min(gains, key=lambda g: g[0] - g[1])
+        return found
 
-    def witnesses(self, before: Head, after: Head, labels: Collection[Label]) -> tuple[str, ...]:
-        """Sites that report a lower accuracy of the second head on these classes."""
-        first, second = (
-            self.reports.get(hashlib.sha256(encode(head)).hexdigest(), {})
-            for head in (before, after)
-        )
-        seen = []
-        for client in sorted(first.keys() & second.keys()):
-            old = accuracy(first[client], labels)
-            new = accuracy(second[client], labels, fair=True)
-            if old is not None and new is not None and new < old:
-                seen.append(client)
-        return tuple(seen)
+    def _gain(self, told: Mapping[str, dict[str, Counts]], name: str) -> Gain:
+        """The bounded sums of what some sites report about the first head and another one."""
+        first = next(iter(next(iter(told.values()))))
+        counts = [
+            add_bounded({client: of[head] for client, of in told.items()}, self.accepted)
+            for head in (name, first)
+        ]
+        return gain(*counts)
 
     def accuracy(self, head: Head) -> float | None:
-        """Accuracy over the reports about a head that was tested; None if it was not."""
-        told = self.reports.get(hashlib.sha256(encode(head)).hexdigest(), {})
+        """Accuracy over the reports about a head."""
+        told = {client: counts for client, (counts, _) in self._about(head).items()}
         return accuracy(add_bounded(told, self.accepted), head.classes)
 
     def calibration(self, head: Head) -> Calibration | None:
-        """The sum of what sites report about a head, which they test now if they have not yet."""
-        name = hashlib.sha256(encode(head)).hexdigest()
-        if name not in self.histograms:
-            self.counts([head], ())
-        return add_calibrations(self.histograms.get(name, {}), self.accepted)
+        """The sum of what sites report about a head."""
+        told = {client: histograms for client, (_, histograms) in self._about(head).items()}
+        return add_calibrations(told, self.accepted)
 
-    def _ask(
-        self, blobs: Mapping[str, bytes], earlier: Collection[Label]
-    ) -> dict[str, dict[str, Report]]:
-        """Client -> digest of a head -> its counts and histograms."""
-        fields = {"heads": list(blobs), "earlier": list(earlier), "tested": list(self.tested)}
+    def _about(self, head: Head) -> dict[str, Report]:
+        """What each site reports about a head; the sites are asked once."""
+        blob = encode(head)
+        name = hashlib.sha256(blob).hexdigest()
+        if self.asked[0] != name:
+            told = {client: of[name] for client, of in self._ask({name: blob}).items()}
+            self.asked = name, told
+        return self.asked[1]
+
+    def _ask(self, blobs: Mapping[str, bytes]) -> dict[str, dict[str, Report]]:
+        """Client -> digest of a head -> its counts and histograms, in the order of the heads."""
+        if not blobs:
+            return {}
+        fields = {"heads": list(blobs), "first": next(iter(blobs))}
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         for node in self.nodes:
             self.messenger.send(node, Question.VALIDATE, fields, blobs, TEST_SECONDS)
@@ -137,11 +150,10 @@ class SiteValidation:
         given = reply.fields.get("counts")
         if not isinstance(given, dict) or given.keys() != blobs.keys():
             raise Refused("counts", "counts of every head", reply.fields.get("told") or "others")
-        found = {name: counts_from_json(given[name]) for name in blobs}
+        found = {name: counts_from_json(given[name]) for name in blobs}  # in the order of heads
         sizes = {tuple((c, n.rows) for c, n in counts.items()) for counts in found.values()}
         if len(sizes) > 1:
             raise Refused("counts", "the same rows for every head", "different ones")
         given = reply.fields.get("histograms")
-        told = Header(given if isinstance(given, dict) else {}, "histograms")
-        histograms = {name: told.calibration(name) or Calibration.empty() for name in blobs}
-        return {name: (found[name], histograms[name]) for name in blobs}
+        said = Header(given if isinstance(given, dict) else {}, "histograms")
+        return {n: (found[n], said.calibration(n) or Calibration.empty()) for n in blobs}

@@ -1,34 +1,22 @@
-"""Which uploads are accepted: the checks that refuse one, and those that let it wait for a person.
-
-What waits is unusual beside what other sites sent. An upload is compared with figures of other
-sites only. Nothing that limits its influence is divided by a number that the sender chose.
-"""
+"""Which uploads are accepted: the checks that refuse one. Which of them count, the gate decides."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
 from fedran.core.consistency import check_one_site, check_row_energy
-from fedran.core.features import row_energy_range
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import named, ordered
 from fedran.core.points import Points
 from fedran.core.summary import Summary
 from fedran.core.sums.aggregator import Message
 from fedran.federation.protocol.identity import Statement, UploadId
-from fedran.federation.protocol.limits import (
-    CUT_MULTIPLE,
-    CUT_SHARE,
-    ENERGY_MULTIPLE,
-    FIRST_ROWS,
-    SCALE_MULTIPLE,
-)
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.schema import Upload
-from fedran.federation.server.store.state import History, State, Usual
+from fedran.federation.server.store.state import State
 from fedran.wire.codec import decode_message
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import head_fits
@@ -139,8 +127,8 @@ def check_message(envelope: Envelope, settings: ServerSettings, state: State) ->
     return message
 
 
-def check_row_cap(upload: Upload, roster: Roster) -> int | None:
-    """Refuse more rows than the roster allows the sender per task; returns the cap, if any.
+def check_row_cap(upload: Upload, roster: Roster) -> None:
+    """Refuse more rows than the roster allows the sender per task.
 
     A secure sum may hold as many rows as its members together.
     """
@@ -154,12 +142,11 @@ def check_row_cap(upload: Upload, roster: Roster) -> int | None:
             upload.rows,
             hint="the server's owner can raise the cap under [rows] in the roster",
         )
-    return cap
 
 
-def check_class_quota(upload: Upload, history: History, quota: int) -> None:
+def check_class_quota(upload: Upload, state: State, quota: int) -> None:
     """Refuse a site that has sent more classes than its quota, over all of its uploads."""
-    total = len(history.classes_of(upload.client).union(label for label, _ in upload.classes))
+    total = len(state.classes_of(upload.client).union(label for label, _ in upload.classes))
     if total > quota * upload.sites:
         raise UploadRefused(
             Code.TOO_MANY_CLASSES,
@@ -167,45 +154,3 @@ def check_class_quota(upload: Upload, history: History, quota: int) -> None:
             f"at most {quota} per site over all tasks (`classes_per_site`)",
             total,
         )
-
-
-def why_unusual(upload: Upload, state: State, settings: ServerSettings, roster: Roster) -> str:
-    """Why a person has to decide about an upload; empty for a usual one.
-
-    ``state`` holds the accepted uploads with which it is compared. An upload beyond the cap of the
-    roster, or beyond the quota of classes, is refused.
-    """
-    history, rows = state.history, upload.rows
-    limit = check_row_cap(upload, roster)
-    check_class_quota(upload, history, settings.classes_per_site)
-    others = history.usual(upload.client)
-    if limit is None and others is None:
-        limit = FIRST_ROWS * upload.sites
-        if rows > limit:
-            return f"{rows} rows, and no other site has sent an upload yet"
-    elif limit is None and others is not None:
-        limit = round(settings.row_multiple * max(1.0, others.rows) * upload.sites)
-        if rows > limit:
-            times = rows / upload.sites / max(1.0, others.rows)
-            return f"{rows} rows, {times:.3g} times the median of the other sites"
-    assert limit is not None
-    return "" if settings.message == "points" else _unusual_energy(upload, others, limit, settings)
-
-
-def _unusual_energy(
-    upload: Upload, others: Usual | None, limit: int, settings: ServerSettings
-) -> str:
-    """What is unusual about the accounts of a summary of at most ``limit`` rows."""
-    rows, energy, mean = upload.rows, upload.energy, upload.energy / max(1, upload.rows)
-    usual = (others.row_energy if others else 0.0) or mean
-    if not usual / SCALE_MULTIPLE <= mean <= SCALE_MULTIPLE * usual:
-        return f"mean row energy {mean:.3g}, {mean / usual:.3g} times the other sites' median"
-    if energy > ENERGY_MULTIPLE * limit * usual:
-        return f"an energy of {energy:.3g}, where {limit * usual:.3g} would be usual"
-    share = others.cut_share if others else 0.0
-    if upload.cut > max(CUT_SHARE, CUT_MULTIPLE * share) * rows * usual:
-        return f"{upload.cut / energy:.0%} of the energy is declared as cut"
-    lowest = row_energy_range(settings.features().fingerprint)
-    if lowest is not None and mean < lowest[0]:
-        return f"mean row energy {mean:.3g}, at least {lowest[0]:.3g} is expected; rows of zeros?"
-    return ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedran.core.sums.aggregator import Message
-from fedran.federation.protocol.identity import Statement, UploadId
+from fedran.federation.protocol.identity import Statement
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.server.store.schema import (
     FILE,
@@ -27,13 +27,12 @@ from fedran.federation.server.store.schema import (
     Task,
     Tombstone,
     Upload,
-    Waiting,
     describe_upload,
 )
 from fedran.federation.server.store.sqlite_file import SqliteFile, StoreDamaged
 from fedran.wire.validation import FILE_LIMITS
 
-Entry = TypeVar("Entry", Charge, Run, SolvedHead, Task, Tombstone, Upload, Waiting)
+Entry = TypeVar("Entry", Charge, Run, SolvedHead, Task, Tombstone, Upload)
 
 
 class Database(SqliteFile):
@@ -90,17 +89,14 @@ class Database(SqliteFile):
         self.put("facts", replace=True, name=name, value=value)
 
     def add_upload(self, statement: Statement, message: Message, blob: bytes) -> Upload:
-        """Write an accepted upload, and end its quarantine. A revision replaces the older one."""
+        """Write an accepted upload. A revision replaces the older one."""
         with self.transaction():
             upload = describe_upload(statement, message, blob, self.next("uploads"))
             self._add_envelope(blob)
             older = "DELETE FROM uploads WHERE client = ? AND task = ? AND revision < ?"
             replaced = self.sql.execute(older, (*upload.key, upload.revision)).rowcount
             self._put_entry("uploads", upload)
-            ended = self.sql.execute(
-                "DELETE FROM quarantine WHERE client = ? AND task = ?", upload.key
-            )
-            if replaced or ended.rowcount:  # another upload of the site may have waited
+            if replaced:
                 self._drop_unused_envelopes()
         return upload
 
@@ -116,7 +112,7 @@ class Database(SqliteFile):
         """The envelopes of accepted uploads in order of acceptance, one at a time in memory."""
         return (self.envelope(upload) for upload in self.uploads())
 
-    def envelope(self, upload: Upload | Waiting) -> bytes:
+    def envelope(self, upload: Upload) -> bytes:
         """The bytes of an upload, verified."""
         query = "SELECT content FROM envelopes WHERE sha256 = ?"
         for (content,) in self.query(query, [upload.envelope]):
@@ -126,7 +122,7 @@ class Database(SqliteFile):
             f"the upload of {upload.client} for {upload.task} is not what was written"
         )
 
-    def opened(self, upload: Upload | Waiting) -> Envelope:
+    def opened(self, upload: Upload) -> Envelope:
         """The envelope of an upload."""
         return open_envelope(self.envelope(upload), FILE_LIMITS)
 
@@ -138,40 +134,6 @@ class Database(SqliteFile):
         sha256 = hashlib.sha256(blob).hexdigest()
         self.sql.execute("INSERT OR IGNORE INTO envelopes VALUES (?, ?)", (sha256, blob))
         return sha256
-
-    def add_waiting(self, statement: Statement, blob: bytes, reason: str) -> None:
-        """Write an upload to quarantine."""
-        with self.transaction():
-            envelope = self._add_envelope(blob)
-            waiting = Waiting(
-                *statement.key,
-                statement.digest,
-                time.time(),
-                reason,
-                statement.sum_number,
-                envelope,
-            )
-            self._put_entry("quarantine", waiting, replace=True)
-            self._drop_unused_envelopes()  # of an upload that this one replaces
-
-    def quarantine(self) -> dict[UploadId, Waiting]:
-        """Uploads that wait for a decision, oldest first."""
-        waiting = self._entries(Waiting, "quarantine", "ORDER BY at, client, task")
-        return {(w.client, w.task): w for w in waiting}
-
-    def reject(self, waiting: Waiting, reason: str) -> None:
-        """Remove an upload from quarantine for good: the same bytes are not accepted again."""
-        with self.transaction():
-            row = {"client": waiting.client, "task": waiting.task, "digest": waiting.digest}
-            self.put("rejected", replace=True, **row, at=time.time(), reason=reason)
-            key = waiting.client, waiting.task
-            self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
-            self._drop_unused_envelopes()
-
-    def rejected(self) -> dict[tuple[str, str, str], str]:
-        """Client, task and digest of rejected uploads -> the reason, oldest first."""
-        rows = self.rows("rejected", "ORDER BY at, client, task")
-        return {(client, task, digest): reason for client, task, digest, _, reason in rows}
 
     def add_charge(
         self, task: str, attempt: int, epsilon: float, delta: float, sites: Sequence[str]
@@ -274,10 +236,12 @@ class Database(SqliteFile):
         size: int,
         accuracy: float | None,
         seconds: float,
+        last_upload: int | None = None,
     ) -> None:
-        """Note that a head was solved from all uploads that are accepted now."""
+        """Note that a head was solved, by default from all uploads that are accepted now."""
         with self.transaction():
-            number, last, at = self.next("heads"), self.next("uploads") - 1, time.time()
+            number, at = self.next("heads"), time.time()
+            last = self.next("uploads") - 1 if last_upload is None else last_upload
             head = SolvedHead(number, at, task, digest, classes, size, accuracy, seconds, last)
             self._put_entry("heads", head)
 
@@ -299,17 +263,10 @@ class Database(SqliteFile):
                 if gone.intersection((upload.key, *upload.members)):
                     which = "DELETE FROM uploads WHERE client = ? AND task = ?"
                     self.sql.execute(which, upload.key)
-            for key, waiting in self.quarantine().items():
-                members = self.opened(waiting).statement.members if waiting.sum_number else ()
-                if gone.intersection((key, *members)):
-                    self.sql.execute("DELETE FROM quarantine WHERE client = ? AND task = ?", key)
             self._drop_unused_envelopes()
 
     def _drop_unused_envelopes(self) -> None:
-        self.sql.execute(
-            "DELETE FROM envelopes WHERE sha256 NOT IN "
-            "(SELECT envelope FROM uploads UNION ALL SELECT envelope FROM quarantine)"
-        )
+        self.sql.execute("DELETE FROM envelopes WHERE sha256 NOT IN (SELECT envelope FROM uploads)")
 
     def add_record(self, content: str) -> None:
         """Keep a signed record."""

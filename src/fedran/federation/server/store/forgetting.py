@@ -40,15 +40,12 @@ def to_forget(database: Database, client: str, task: str | None, who: str) -> Fo
         return key[0] == client and task in (None, key[1])
 
     gone = [u for u in database.uploads() if meant(u.key) or any(map(meant, u.members))]
-    waiting = [w for key, w in database.quarantine().items() if meant(key)]
     digests = dict.fromkeys((m for u in gone for m in u.members if meant(m)), "")
     digests |= {u.key: u.digest for u in gone if meant(u.key)}
-    digests |= {(w.client, w.task): w.digest for w in waiting}
     if not digests:
         which = "any task" if task is None else task
         raise Refused("upload", f"an upload of {client} for {which}", "none")
     now, numbers = time.time(), {u.key: u.sum_number for u in gone}
-    numbers |= {(w.client, w.task): w.sum_number for w in waiting}
     return Forgotten(
         [Tombstone(*key, digest, now, who, numbers.get(key, 0)) for key, digest in digests.items()],
         [upload for upload in gone if not meant(upload.key)],

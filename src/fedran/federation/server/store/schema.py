@@ -28,16 +28,6 @@ SCHEMA = """
         envelope TEXT NOT NULL UNIQUE REFERENCES envelopes (sha256),
         UNIQUE (client, task)
     );
-    CREATE TABLE quarantine (
-        client TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, at REAL NOT NULL,
-        reason TEXT NOT NULL, sum_number INTEGER NOT NULL,
-        envelope TEXT NOT NULL UNIQUE REFERENCES envelopes (sha256),
-        PRIMARY KEY (client, task)
-    );
-    CREATE TABLE rejected (
-        client TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, at REAL NOT NULL,
-        reason TEXT NOT NULL, PRIMARY KEY (client, task, digest)
-    );
     CREATE TABLE tombstones (
         client TEXT NOT NULL, task TEXT NOT NULL, digest TEXT NOT NULL, at REAL NOT NULL,
         who TEXT NOT NULL, sum_number INTEGER NOT NULL, PRIMARY KEY (client, task, digest)
@@ -136,20 +126,6 @@ def describe_upload(statement: Statement, message: Message, blob: bytes, number:
         statement.sum_number,
         hashlib.sha256(blob).hexdigest(),
     )
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """An upload in quarantine."""
-
-    client: str
-    task: str
-    digest: str
-    at: float
-    reason: str
-    sum_number: int
-    """As in ``Upload``."""
-    envelope: str
 
 
 @dataclass(frozen=True)

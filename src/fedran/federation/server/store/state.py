@@ -1,4 +1,4 @@
-"""What follows from the accepted uploads: their messages, and figures for the checks of later ones.
+"""What follows from the accepted uploads: their messages, and their classes.
 
 All of it is rebuilt from the database. Points are read when a head is solved, not when the store is
 opened. Summaries are added up, which takes long, so their sum is kept in a file as well. The file
@@ -8,9 +8,7 @@ lists the digests of its uploads, so that one of another history is noticed.
 from __future__ import annotations
 
 import logging
-import statistics
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedran.core.errors import Refused
@@ -28,57 +26,6 @@ SUM = "sum.fedran"
 """File beside the database with the sum of all summaries at the last solve."""
 
 
-@dataclass(frozen=True)
-class Usual:
-    """The figures of an upload, or their medians over uploads or sites."""
-
-    rows: float
-    """Per site of an upload."""
-    row_energy: float
-    """Per row."""
-    cut_share: float
-    """The share of the energy that was cut."""
-
-    @classmethod
-    def median(cls, found: Collection[Usual]) -> Usual:
-        """The median of each figure."""
-        columns = zip(*((u.rows, u.row_energy, u.cut_share) for u in found), strict=True)
-        return cls(*map(statistics.median, columns))
-
-
-class History:
-    """The figures of all accepted uploads with which later ones are compared.
-
-    Every site has one vote, however many uploads it sent. Energy and cut are those of summaries.
-    """
-
-    def __init__(self) -> None:
-        self._uploads: dict[str, list[Usual]] = {}
-        """Site -> the figures of each upload."""
-        self._sites: dict[str, Usual] = {}
-        """Site -> the medians over its uploads, so that a comparison reads one entry per site."""
-        self._classes: dict[str, set[Label]] = {}
-
-    def add(self, upload: Upload) -> None:
-        """Add an accepted upload, whose rows are in no earlier one."""
-        share = upload.cut / upload.energy if upload.energy > 0 else 0.0
-        mean = upload.energy / max(1, upload.rows)
-        uploads = self._uploads.setdefault(upload.client, [])
-        uploads.append(Usual(upload.rows / upload.sites, mean, share))
-        self._sites[upload.client] = Usual.median(uploads)
-        classes = self._classes.setdefault(upload.client, set())
-        classes.update(label for label, _ in upload.classes)
-
-    def usual(self, without: str = "") -> Usual | None:
-        """Medians over all sites but one; None without another site."""
-        others = [figures for site, figures in self._sites.items() if site != without]
-        return Usual.median(others) if others else None
-
-    def classes_of(self, client: str) -> set[Label]:
-        """The classes of all uploads of a site."""
-        return set(self._classes.get(client, ()))
-
-
 class State:
     """The accepted uploads in their order, and what later ones are compared with."""
 
@@ -87,8 +34,7 @@ class State:
         self.uploads: dict[UploadId, Upload] = {}
         self.covered: dict[UploadId, UploadId] = {}
         """Members of secure sums -> the sum that contains them."""
-        self.history = History()
-        self._labels: set[Label] = set()
+        self._classes: dict[str, set[Label]] = {}
         self._aggregator = Aggregator(fingerprint=settings.features().fingerprint)
         """Of the first ``_read`` uploads."""
         self._read = 0
@@ -115,8 +61,8 @@ class State:
         for upload in uploads:
             self.uploads[upload.key] = upload
             self.covered.update(dict.fromkeys(upload.members, upload.key))
-            self.history.add(upload)
-            self._labels.update(label for label, _ in upload.classes)
+            labels = {label for label, _ in upload.classes}
+            self._classes.setdefault(upload.client, set()).update(labels)
 
     def add(self, upload: Upload, message: Message) -> None:
         """Add an upload that was accepted now."""
@@ -141,7 +87,11 @@ class State:
     @property
     def classes(self) -> tuple[Label, ...]:
         """The labels of all uploads."""
-        return ordered(self._labels)
+        return ordered(set().union(*self._classes.values()))
+
+    def classes_of(self, client: str) -> set[Label]:
+        """The labels of all uploads of a site."""
+        return set(self._classes.get(client, ()))
 
     @property
     def aggregator(self) -> Aggregator:

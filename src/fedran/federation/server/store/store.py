@@ -6,45 +6,58 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedran import __version__
-from fedran.core.errors import Refused, check_id
+from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
+from fedran.core.labels import Label
 from fedran.core.private.noisy_sums import noisy_ridge
 from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
+from fedran.core.solve.kernel_ridge import ASKED, ASKED_RIDGE
 from fedran.core.solve.nystrom import sketch_ridge
 from fedran.core.solve.ridge import Ridge
+from fedran.core.summary import Summary
 from fedran.core.sums.aggregator import Aggregator, Message
+from fedran.core.sums.stored_points import Opinion, Part, StoredPoints, class_means
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS, MAX_HOURLY_REVISIONS
+from fedran.federation.protocol.limits import (
+    EVENT_SECONDS,
+    MAX_EVENTS,
+    MAX_HOURLY_REVISIONS,
+    MEAN_FEATURES,
+)
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ROSTER, STATE, ServerSettings
 from fedran.federation.server.store.admission import (
+    check_class_quota,
     check_fingerprint,
     check_message,
     check_not_covered,
     check_not_forgotten,
+    check_row_cap,
     check_sender,
-    why_unusual,
 )
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.forgetting import Forgotten, sign_record, to_forget
-from fedran.federation.server.store.schema import Upload, Waiting, class_rows, describe_upload
+from fedran.federation.server.store.schema import class_rows, describe_upload
 from fedran.federation.server.store.state import SUM, State
 from fedran.wire.codec import encode
 from fedran.wire.validation import Header, plain_calibration
 
 log = logging.getLogger(__name__)
 
+VOUCHED, PINNED = "vouched", "pinned"
+"""Facts in the database: what the owner decided about sites, and about the head."""
 CALIBRATIONS, MOST_NOTED = "calibrations", 50
 """Fact in the database: digest of a head as it was solved -> what calibrates it. The newest ones,
 which `rollback` needs."""
@@ -91,8 +104,6 @@ class Store:
         try:
             self.forgotten = {(t.client, t.task) for t in self.database.tombstones()}
             """Clients and tasks whose uploads were removed."""
-            self.rejected = self.database.rejected()
-            """Client, task and digest of uploads that a person rejected, with the reasons."""
             self.state = State.load(settings, self.database)
         except BaseException:
             self.database.close()
@@ -120,12 +131,84 @@ class Store:
         """The messages of all accepted uploads. Those that are not in memory yet are read."""
         return self.state.aggregator
 
-    def solve(self) -> Head:
-        """The head over everything accepted."""
-        head = self.aggregator.solve(self.ridge, landmarks=self.settings.support)
-        with self.tolerating_a_full_disk(SUM):  # a restart only takes longer
-            self.state.save_sum()
-        return self.calibrated(head)
+    @property
+    def vouched(self) -> tuple[str, ...]:
+        """Sites for which the owner vouches: they are not judged, and their classes count."""
+        return tuple(json.loads(self.database.fact(VOUCHED) or "[]"))
+
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """The task to which the owner has rolled back, and the last upload of its head."""
+        return dict(json.loads(self.database.fact(PINNED) or "{}"))
+
+    @property
+    def served(self) -> State:
+        """The uploads that may count in a head: all, or those before a rollback."""
+        last = self.pinned.get("last_upload")
+        later = {k for k, u in self.state.uploads.items() if last is not None and u.number > last}
+        return self.state.without(later) if later else self.state
+
+    def what_others_say(self, left_out: Collection[Part]) -> dict[str, dict[Label, Opinion]]:
+        """What all other sites say about each site; empty for secure sums.
+
+        Of a summary, they are asked about its class means.
+        """
+        if self.settings.message == "points":
+            return self.served.aggregator.what_others_say(left_out)
+        means = StoredPoints()
+        for key, upload in self.served.uploads.items() if self.settings.privacy == "none" else ():
+            message = self.database.message(upload)
+            assert isinstance(message, Summary)
+            means.add(key, class_means(message.sums, MEAN_FEATURES))
+        return means.what_others_say(left_out)
+
+    def candidate(self, left_out: Collection[Part]) -> Head | None:
+        """A head without some parts, to be compared with others; None if no class is left."""
+        if self.settings.message == "points":
+            return self._solve_points(self.served, left_out, ASKED_RIDGE, ASKED)
+        clients = {client for client, _ in left_out}
+        uploads = (u for u in self.served.uploads.values() if u.client in clients)
+        messages = map(self.database.message, uploads)  # one at a time in memory
+        return self.served.aggregator.solve_without(messages, self.ridge)
+
+    def solve(self, left_out: Collection[Part] = ()) -> Head | None:
+        """The head over everything that may count, but some parts; None if no class is left.
+
+        A label of a summary cannot be left out of its sum, so the head has no such label at all.
+        """
+        state = self.served
+        if self.settings.message == "points":
+            found = self._solve_points(state, left_out, self.ridge, self.settings.support)
+            return None if found is None else self.calibrated(found)
+        clients = {client for client, label in left_out if label is None}
+        if clients:
+            state = state.without({key for key in state.uploads if key[0] in clients})
+        gone = {label for _, label in left_out if label is not None}
+        kept = [i for i, label in enumerate(state.classes) if label not in gone]
+        if not kept:
+            return None
+        head = state.aggregator.solve(self.ridge)
+        if state is self.state:
+            with self.tolerating_a_full_disk(SUM):  # a restart only takes longer
+                self.state.save_sum()
+        if len(kept) == len(head.classes):
+            return self.calibrated(head)
+        classes = tuple(head.classes[i] for i in kept)
+        return self.calibrated(replace(head, weights=head.weights[:, kept], classes=classes))
+
+    def _solve_points(
+        self, state: State, left_out: Collection[Part], ridge: Ridge | float | None, most: int
+    ) -> Head | None:
+        out = set(left_out)
+        if all(
+            (u.client, None) in out or (u.client, label) in out
+            for u in state.uploads.values()
+            for label, _ in u.classes
+        ):
+            return None
+        most = min(most, self.settings.support)
+        weight = self.settings.class_weight
+        return state.aggregator.solve(ridge, landmarks=most, class_weight=weight, left_out=left_out)
 
     def calibrated(self, head: Head, found: Calibration | None = None) -> Head:
         """The head with what was noted to calibrate it, if anything was; ``found`` is noted now.
@@ -142,29 +225,13 @@ class Store:
                 self.database.set_fact(CALIBRATIONS, json.dumps(noted))
         return replace(head, calibration=Header(noted).calibration(name), digest=None)
 
-    def solve_without(self, uploads: Iterable[Upload], full: Head) -> Head | None:
-        """The head without some uploads; None if no class is left.
-
-        Of points, with the ridge of the ``full`` head: to choose it again takes several solves.
-        """
-        ridge = full.diagnosis.lam if self.settings.message == "points" else self.ridge
-        messages = map(self.database.message, uploads)  # one at a time in memory
-        support = self.settings.support
-        return self.aggregator.solve_without(messages, ridge, landmarks=support)
-
-    def solve_until(self, number: int) -> Head | None:
-        """The head over the uploads up to this number; None if none of them is left."""
-        later = {key for key, upload in self.state.uploads.items() if upload.number > number}
-        earlier = self.state.without(later)
-        if not earlier.classes:
-            return None
-        head = earlier.aggregator.solve(self.ridge, landmarks=self.settings.support)
-        return self.calibrated(head)
-
     def solved_from(self) -> str:
         """SHA-256 of all from which a head is solved."""
         uploads = sorted((*u.key, u.digest) for u in self.state.uploads.values())
         known = [__version__, self.fingerprint.hash, self.settings.support, uploads]
+        known += [self.settings.trusted, self.settings.row_multiple, self.settings.classes]
+        known += [self.settings.class_weight]
+        known += [self.vouched, self.pinned, self.settings.validation, self.roster.rows]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     @property
@@ -198,11 +265,6 @@ class Store:
         receipt = self._decide(arrival)
         if receipt.code == Code.ACCEPTED:
             self._commit(arrival, receipt)
-        elif receipt.code == Code.QUARANTINED:
-            assert arrival.envelope is not None
-            with self.database.transaction():
-                self.database.add_waiting(arrival.envelope.statement, blob, receipt.reason)
-                self.events.write_or_raise("upload", **arrival.event(receipt))
         else:
             self.events.write("upload", **arrival.event(receipt))
         return receipt
@@ -214,11 +276,11 @@ class Store:
             key, digest = statement.key, statement.digest
             if self.state.digest(key) == digest:
                 return arrival.receipt(Code.DUPLICATE)
-            if (*key, digest) in self.rejected:
-                return arrival.receipt(Code.REJECTED, self.rejected[*key, digest])
             message = self._check_content(arrival)
-            upload, state = describe_upload(statement, message, arrival.blob), arrival.state
-            unusual = why_unusual(upload, state or self.state, self.settings, self.roster)
+            upload = describe_upload(statement, message, arrival.blob)
+            check_row_cap(upload, self.roster)
+            quota = self.settings.classes_per_site
+            check_class_quota(upload, arrival.state or self.state, quota)
             arrival.message = message
         except Refused as reason:
             return Receipt.refusal(reason, *arrival.name)
@@ -227,38 +289,7 @@ class Store:
         except Exception:
             log.exception("%s, %s: unexpected error while checking an upload", *arrival.name[:2])
             return arrival.receipt(Code.SERVER_ERROR, "an error at the server; its log says more")
-        if unusual:
-            return arrival.receipt(Code.QUARANTINED, f"{unusual}; it waits for the server's owner")
         return arrival.receipt(Code.ACCEPTED)
-
-    def accept(self, client: str, task: str) -> Receipt:
-        """Accept an upload that is in quarantine."""
-        arrival = Arrival(self.database.envelope(self._waiting(client, task)), released=True)
-        self._open(arrival)
-        arrival.message = self._check_content(arrival)
-        receipt = arrival.receipt(Code.ACCEPTED)
-        self._commit(arrival, receipt)
-        return receipt
-
-    def reject(self, client: str, task: str, reason: str = "") -> Receipt:
-        """Remove an upload from quarantine. The site may send another one for the task."""
-        waiting = self._waiting(client, task)
-        told = f"the server's owner rejected the upload: {reason or waiting.reason}"
-        receipt = Receipt(Code.REJECTED, client, task, waiting.digest, told)
-        arrival = Arrival(self.database.envelope(waiting), verified=True, released=True)
-        with self.database.transaction():
-            self.database.reject(waiting, told)
-            self.events.write_or_raise("upload", **arrival.event(receipt))
-        self.rejected[client, task, waiting.digest] = told
-        return receipt
-
-    def _waiting(self, client: str, task: str) -> Waiting:
-        """An upload in quarantine."""
-        key = check_id(client, "client"), check_id(task, "task")
-        found = self.database.quarantine().get(key)
-        if found is None:
-            raise Refused("upload", "an upload in quarantine", f"{client}, {task}")
-        return found
 
     def forget(self, client: str, task: str | None, who: str, key: SiteKey) -> Forgotten:
         """Delete the uploads of a site, for one task or all, and rebuild the state without them.
@@ -305,8 +336,7 @@ class Store:
         check_not_forgotten(statement, self.forgotten)
         older = state.uploads.get(statement.key)
         if older is not None and statement.revision > older.revision:
-            if not arrival.released:
-                self._check_revisions(statement.client)
+            self._check_revisions(statement.client)
             check_message(arrival.envelope, self.settings, State(self.settings, self.database))
             state = arrival.state = state.without({statement.key})
         check_not_covered(statement, state.uploads, state.covered)
@@ -355,8 +385,6 @@ class Arrival:
     blob: bytes
     verified: bool = False
     """Whether the client in the envelope really sent it."""
-    released: bool = False
-    """Whether it comes from quarantine."""
     envelope: Envelope | None = None
     message: Message | None = None
     """Only after every check."""
@@ -377,8 +405,6 @@ class Arrival:
         """The fields of the upload in the event log."""
         fields: dict[str, object] = {**receipt.fields(), "verified": self.verified}
         fields |= {"bytes": len(self.blob), "rows": None, "classes": None, "members": 0}
-        if self.released:
-            fields["released"] = True
         if self.message is not None and self.envelope is not None:
             fields["rows"] = self.message.accounts.n_rows
             fields["classes"] = class_rows(self.message)
