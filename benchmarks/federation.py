@@ -1,7 +1,7 @@
 """Costs of the server of a federation: seconds, memory and disk per upload, and for many sites.
 
     python benchmarks/federation.py               the store, and tasks of 5, 20 and 1,000 sites
-    python benchmarks/federation.py --deployed "" --sites 0    only the store, without Flower
+    python benchmarks/federation.py --deployed= --sites=     only the store, without Flower
 
 Sites send points, the default: groups of about five rows of 1,280 columns, 20 classes. Up to 20
 sites are whole programs (SuperNode and app). Of many sites each is a thread with its own key and
@@ -20,6 +20,7 @@ import platform
 import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -55,10 +56,10 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS, MANY_ROWS, MIB = 2000, 250, 2**20
 """Rows per site: of few sites, and of many."""
 TASK = "task-1"
-SHOWN = (5, 50, 100, 200)
-"""Uploads after which memory is read."""
 PULL_SECONDS = 3.0
 """Between two questions of a SuperNode without work, as in Flower."""
+IDLE_SECONDS = 30.0
+"""Without a task, in which the processor time of the SuperLink is measured."""
 START_SECONDS, RETRY_SECONDS = 0.15, 10.0
 """Between the starts of two sites, and until one that could not connect tries again."""
 
@@ -79,9 +80,9 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def store_alone(folder, sites, made, phi, out):
+def store_alone(folder, shown, made, phi, out):
     """The work of the store without a network, in a separate process."""
-    keys = {f"site-{i:03d}": SiteKey.generate() for i in range(sites)}
+    keys = {f"site-{i:03d}": SiteKey.generate() for i in range(shown[-1])}
     roster = Roster({name: key.public for name, key in keys.items()})
     settings = ServerSettings("bench", D)
     store = Store(folder, settings, roster)
@@ -94,7 +95,7 @@ def store_alone(folder, sites, made, phi, out):
         times.append(time.perf_counter() - start)
         cpu.append(time.process_time() - used)
         assert receipt.outcome == "accepted", receipt
-        if i + 1 in SHOWN:
+        if i + 1 in shown:
             taken, start = peak(), time.process_time()
             store.solve()
             solves[i + 1] = time.process_time() - start
@@ -109,7 +110,7 @@ def store_alone(folder, sites, made, phi, out):
             "cpu": float(np.median(cpu[len(cpu) // 2 :])),
             "peaks": peaks,
             "solves": solves,
-            "database": (folder / "store.db").stat().st_size / sites,
+            "database": (folder / "store.db").stat().st_size / shown[-1],
             "restart": time.process_time() - start,
         }
     )
@@ -291,7 +292,7 @@ def task_of(work, sites, made, phi, processes=0):
     try:
         start = time.perf_counter()
         if processes:
-            start_service("server", server.folder, insecure=False)
+            start_service("server", server.folder)
             for first in range(processes):
                 given = (address, folder / "sites", range(first, sites, processes), ended)
                 spawned.append(context.Process(target=site_process, args=given, daemon=True))
@@ -302,11 +303,15 @@ def task_of(work, sites, made, phi, processes=0):
                 process.start()
             assert wait_until(lambda: online(server) >= sites, 1800.0, 5.0), "sites connect"
         else:
-            start_federation(folder, insecure=False, say=print)
+            start_federation(folder, say=print)
         found["connected"] = time.perf_counter() - start
+        idle = used(server.folder)
+        time.sleep(IDLE_SECONDS)
         before, start = used(server.folder), time.perf_counter()
+        found["idle"] = (before["superlink"] - idle["superlink"]) / IDLE_SECONDS
         done = run_task(server, TASK, say=print)
         found["seconds"] = time.perf_counter() - start
+        time.sleep(5)  # programs take note of children that ended
         after, start = used(server.folder), time.process_time()
         Reader(server.folder).read().to_json()
         found["status"] = time.process_time() - start
@@ -376,13 +381,14 @@ def many_table(found):
 def flower_table(found):
     """The table of whole tasks over Flower."""
     names = ["sites", "programs of sites", "to connect, s", "task, s", "server app, CPU s"]
-    names += ["SuperLink, CPU s", "server app, peak MiB", "SuperLink, peak MiB"]
+    names += ["SuperLink, CPU s", "the same idle, per s", "server app, peak MiB"]
+    names += ["SuperLink, peak MiB"]
     names += ["uploads, MiB", "transport, MiB", "status, CPU s"]
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for f in found:
         programs = f["processes"] or 2 * f["sites"]
         cells = [f"{f['sites']:,}", f"{programs}", f"{f['connected']:.0f}", f"{f['seconds']:.0f}"]
-        cells += [f"{f['cpu executor']:.0f}", f"{f['cpu superlink']:.0f}"]
+        cells += [f"{f['cpu executor']:.0f}", f"{f['cpu superlink']:.0f}", f"{f['idle']:.2f}"]
         cells += [f"{f['flower.executor server']:.0f}", f"{f['flower.superlink']:.0f}"]
         cells += [f"{f['payload'] / MIB:.1f}", f"{f['transport'] / MIB:.1f}", f"{f['status']:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
@@ -392,33 +398,34 @@ def flower_table(found):
 def main():
     """Measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--uploads", default="5,50,100,200", help="after which a head is solved")
     parser.add_argument("--deployed", default="5,20", help="numbers of sites as whole programs")
     parser.add_argument("--sites", default="1000", help="numbers of sites in few processes")
     parser.add_argument("--processes", type=int, default=4, help="that hold these sites")
-    parser.add_argument("--no-store", action="store_true", help="only tasks over Flower")
     options = parser.parse_args()
     os.environ.update({**NO_SPINNING, **os.environ})  # as in the processes of a server
     phi, made = uploads(10, ROWS)
     lines, found = [], []
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        if not options.no_store:
-            lines = store_table(apart(store_alone, work / "alone", SHOWN[-1], made, phi))
-            lines += ["", *many_table(apart(many_uploads, work / "many"))]
-            print("\n".join(lines), flush=True)
+        if shown := numbers(options.uploads):
+            lines = store_table(apart(store_alone, work / "alone", shown, made, phi))
+            lines += ["", *many_table(apart(many_uploads, work / "many")), ""]
+            write(lines)
         for text, rows, processes in (
             (options.deployed, ROWS, 0),
             (options.sites, MANY_ROWS, options.processes),
         ):
-            for sites in map(int, filter(None, text.split(","))):
-                phi, made = uploads(10, rows)
+            phi, made = uploads(10, rows)
+            for sites in numbers(text):
                 found.append(task_of(work, sites, made, phi, processes))
                 print(found[-1], flush=True)
-    if found:
-        lines += ["", *flower_table(found)]
-        print("\n".join(flower_table(found)))
-    if found and not options.no_store:
-        write(lines)
+                write([*lines, *flower_table(found)])
+
+
+def numbers(text):
+    """Numbers separated by commas."""
+    return [int(part) for part in text.split(",") if part]
 
 
 def write(lines):
@@ -429,7 +436,7 @@ def write(lines):
     head = [
         "# Costs of a server",
         "",
-        f"`python benchmarks/federation.py` at {version or 'no commit'} on "
+        f"`python {' '.join(sys.argv)}` at {version or 'no commit'} on "
         f"{datetime.date.today().isoformat()}, {platform.system()}, "
         f"{os.cpu_count()} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}; "
         f"points of {D:,} columns in groups of about 5 rows, {CLASSES} classes, {ROWS:,} rows per "

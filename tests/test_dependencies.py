@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {
     "fedran/backbones": ("images", "torch", "onnx", "efficientnet"),
-    "fedran/data": ("images", "parquet"),
+    "fedran/data": ("images", "parquet", "dicom"),
     "fedran/federation": ("flower",),
     "fedran_bench": ("bench", "torch"),
 }

@@ -104,7 +104,7 @@ def test_init_without_sites_creates_a_server_alone(call, tmp_path):
     [
         (("--sites", "-1"), "sites: expected from 0 to 1000"),
         (("--sites", "many"), "many"),
-        (("--federation", "a b"), "federation must be"),
+        (("--federation", "a/b"), "federation must be"),
         (("--address", "9443"), "address must be host:port"),
         (("--in-features", "-5"), "in_features must be from 1"),
         (("--host", "bücher.example"), "host: expected a host name"),

@@ -144,6 +144,11 @@ def test_a_table_becomes_a_message_and_columns_may_have_any_order(run, cli, suff
     run(f"predict h2.fedran new.{suffix} --label diagnosis --scaler scaler.json --out scaled.csv")
     right = np.mean([line["label"] for line in table("scaled.csv")] == frame.diagnosis[1::2])
     assert right > 0.9
+    # The leak meter orders and scales columns in the same way.
+    rows = f"visits.{suffix}", "--reference", f"new.{suffix}", "--label", "diagnosis", "--json"
+    assert cli("leak", "visits.fedran", *rows)[0] == 1
+    assert cli("leak", "scaled.fedran", *rows, "--scaler", "scaler.json")[0] == 1
+    refused(cli("leak", "scaled.fedran", *rows), "scaled.fedran: head: expected the scaler")
 
 
 def test_missing_values_are_refused_with_advice(run, cli):
@@ -172,9 +177,9 @@ def test_texts_take_the_same_way(run, cli, tmp_path):
     with open("new.txt", "w") as file:
         file.write("the snow\nthe bill\n")
     assert run("predict h.fedran new.txt --backbone language").split() == ["weather", "bank"]
-    run(
-        "predict h.fedran mails.csv --column body --label intent --backbone hf:language --out l.csv"
-    )
+    options = "--column body --label intent --id body --backbone hf:language"
+    run(f"predict h.fedran mails.csv {options} --out l.csv")
+    assert table("l.csv")[-1]["id"] == "the rain"
     assert [line["label"] for line in table("l.csv")] == [
         *["weather"] * 9,
         *["bank"] * 9,

@@ -41,13 +41,11 @@ def test_options_are_those_of_the_function(cli):
     assert "the largest that fits" in out
 
 
-def test_a_rank_for_a_budget_and_the_costs_of_a_rank(cli):
+def test_a_rank_for_a_budget(cli):
     sizes = ("--out-features", "8192", "--classes", "20")
     found = planned(cli, "--budget", "1.5MiB", *sizes)
     assert found["summary_upload"] <= 1.5 * 2**20
-    costs = planned(cli, "--rank", str(found["rank"]), *sizes)
-    assert costs["summary_upload"] == found["summary_upload"]
-    assert costs["group_size"] is None
+    assert found["group_size"] is None
     _, out, _ = cli("plan", "--budget", "1GB", *sizes, "--rows", "99")
     assert "all that these rows have" in out
 
@@ -56,7 +54,6 @@ def test_a_rank_for_a_budget_and_the_costs_of_a_rank(cli):
     ("options", "words"),
     [
         (("--budget", "1kB", *SITE), "no message fits into 1kB"),
-        (("--budget", "1MB", "--classes", "20", "--out-features", "8192", "--rank", "3"), "either"),
         (("--budget", "9kB", "--classes", "20", "--out-features", "8192"), "no message fits"),
         (("--budget", "1MB", "--classes", "20"), "give in_features and rows"),
         (("--budget", "1MB", *SITE[:4], "--rows", "60", "--min-group", "5"), "fewer than 5 rows"),

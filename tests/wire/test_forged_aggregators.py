@@ -54,7 +54,7 @@ def test_accounts_whose_sum_overflows_cannot_spoil_the_state(form, claims, tmp_p
 
 STATE_DAMAGE = {
     "ledger row": ("ledger", [["a", "b"]], "ledger"),
-    "ledger id": ("ledger", [["a b", "c", "d"]], "ledger"),
+    "ledger id": ("ledger", [["a/b", "c", "d"]], "ledger"),
     "ledger digest": ("ledger", [["a", "c", 3]], "ledger"),
     "form": ("state.form", "cube", "state.form"),
     "width": ("state.width", 6, "stack"),

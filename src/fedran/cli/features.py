@@ -26,8 +26,8 @@ from fedran.cli.inputs import (
 )
 from fedran.core.errors import printable
 from fedran.core.prepare import kind_for
+from fedran.data.images import COLUMN, Texts
 from fedran.data.rows import LABEL, none_if_missing
-from fedran.data.texts import COLUMN, Texts
 from fedran.wire.sizes import human_bytes
 
 

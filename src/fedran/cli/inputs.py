@@ -26,10 +26,10 @@ from rich.text import Text
 
 import fedran
 from fedran.core.errors import Refused, printable, shortened
+from fedran.core.fingerprint import Fingerprint, columns_hash, require_columns, require_scaler
 from fedran.data.catalogue import load_images
-from fedran.data.images import ItemSet, Range
+from fedran.data.images import COLUMN, LINES, ItemSet, Range, is_text, load_texts
 from fedran.data.rows import Rows, column_order
-from fedran.data.texts import COLUMN, LINES, is_text, load_texts
 from fedran.wire.files import require_file
 
 SCALER = "a scaler as JSON, which the method to_json writes"
@@ -154,6 +154,19 @@ def read_scaler(path: Path) -> fedran.FederatedScaler:
     return fedran.FederatedScaler.from_json(text)
 
 
+def matching_scaler(
+    head: Fingerprint, path: Path | None, where: Path
+) -> fedran.FederatedScaler | None:
+    """The scaler in a file, which must be that of a head or message; None if it needs none."""
+    scale = None if path is None else read_scaler(path)
+    try:
+        require_scaler(head, scale.fingerprint_ if scale is not None else None)
+    except Refused as reason:
+        hint = "name its JSON file with --scaler"
+        raise Refused(f"{where}: {reason.field}", reason.expected, reason.got, hint) from None
+    return scale
+
+
 def in_order(scaler: fedran.FederatedScaler, columns: Sequence[str]) -> fedran.FederatedScaler:
     """The scaler for these columns, which a federation may list in another order."""
     names = getattr(scaler, "feature_names_in_", ())
@@ -162,3 +175,34 @@ def in_order(scaler: fedran.FederatedScaler, columns: Sequence[str]) -> fedran.F
         scaler = copy(scaler)
         scaler.mean_, scaler.scale_ = scaler.mean_[order], scaler.scale_[order]
     return scaler
+
+
+def ordered_features(
+    path: Path,
+    table: Rows,
+    head: Fingerprint,
+    scaler: fedran.FederatedScaler | None,
+    offer: Path | None,
+) -> tuple[NDArray[Any], Sequence[str]]:
+    """The features with their columns in the order of the head, where both have names; the names.
+
+    The offer says what the order of the head is, else the scaler. Messages of `fedran condense`
+    have their columns in the order of their names.
+    """
+    whose = "the scaler"
+    columns = tuple(getattr(scaler, "feature_names_in_", ()))
+    if offer is not None:
+        from fedran.federation.protocol.messages import Offer
+
+        listed = Offer.load(offer).columns
+        if (columns_hash(listed) if listed else None) != head.fields.get("columns"):
+            raise Refused(str(offer), "the columns of the head", "others, or no names")
+        if listed:
+            columns, whose = listed, "the federation"
+    by_name = tuple(sorted(table.columns))
+    if not columns and head.fields.get("columns") == columns_hash(by_name):
+        columns = by_name
+    order = column_order(table.columns, columns, path.name, whose)
+    hint = "order them as in training; for a federation's head name its offer.json with --offer"
+    require_columns(head, columns or table.columns, path.name, hint)
+    return table.X if order is None else table.X[:, order], columns

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from fedran.cli.inputs import require_labelled
+from fedran.cli.inputs import in_order, matching_scaler, ordered_features, require_labelled
 from fedran.cli.messages import READABLE, read_message
 from fedran.cli.tables import print_numbers
 from fedran.core.errors import Refused
@@ -49,6 +49,9 @@ def leak(
     label: Annotated[
         str, typer.Option(metavar="COLUMN", help="The column of labels, if the rows are tables.")
     ] = LABEL,
+    scaler: Annotated[
+        Path | None, typer.Option(help="The scaler as JSON, for a message of scaled rows.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Attack a message or a head with rows that it was made of, and show what the attacks find.
@@ -66,11 +69,14 @@ def leak(
     reference = reference or rows
     assert content.fingerprint is not None
     width = content.fingerprint.fields.get("d")
+    scale, features = matching_scaler(content.fingerprint, scaler, message), []
     for path, read in ((rows, own), (reference, others)):
-        require_labelled(path, read, width if isinstance(width, int) else None)
+        Z, columns = ordered_features(path, read, content.fingerprint, scale, None)
+        require_labelled(path, replace(read, X=Z), width if isinstance(width, int) else None)
+        features.append(Z if scale is None else in_order(scale, columns).standardize(Z))
     try:
         with Console(stderr=True).status("Attacking the message ..."):
-            found = measure(content, own.X, own.y, others.X, others.y, partial=partial)
+            found = measure(content, features[0], own.y, features[1], others.y, partial=partial)
     except Refused as reason:
         field = {"Z": str(rows), "reference": str(reference)}.get(reason.field, reason.field)
         raise Refused(field, reason.expected, reason.got, reason.hint) from None

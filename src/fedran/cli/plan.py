@@ -19,17 +19,14 @@ from fedran.wire.sizes import VALUE_BITS, human_bytes, parse_bytes
 def plan(
     classes: Annotated[int, typer.Option(help="Number of classes per client and task.")],
     budget: Annotated[
-        str | None,
+        str,
         typer.Option(metavar="SIZE", help="Largest upload per client and task: 2MB, 1.5MiB, ..."),
-    ] = None,
+    ],
     in_features: Annotated[int | None, typer.Option(help="Number of features (d).")] = None,
     rows: Annotated[int | None, typer.Option(help="Labelled rows per client and task.")] = None,
     min_group: Annotated[int, typer.Option(help="Least rows per group of points.")] = 1,
     out_features: Annotated[
         int | None, typer.Option(help="Number of random features (M), for a summary.")
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option(help="Instead of a budget: the rank whose costs to print.")
     ] = None,
     classes_seen: Annotated[
         int | None, typer.Option(help="Number of classes of the head (default: --classes).")
@@ -42,28 +39,23 @@ def plan(
     ] = VALUE_BITS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find the points for a byte budget, or the costs of a rank.
+    """Find the points for a byte budget, and the rank of a summary.
 
     Says first whether every row fits. Otherwise recommends a group size and a step. With
     --out-features, also prints the largest rank of a summary that fits.
     """
-    if (budget is None) == (rank is None):
-        raise ValueError("give either --budget or --rank")
     p = fedran.plan(
-        None if budget is None else parse_bytes(budget),
+        parse_bytes(budget),
         in_features,
         classes,
         rows,
         min_group=min_group,
         out_features=out_features,
-        rank=rank,
         classes_seen=classes_seen,
         bits=bits,
         value_bits=value_bits,
     )
-    summary_fits = p.rank is not None and p.summary_upload is not None
-    if summary_fits and p.budget is not None:
-        summary_fits = p.rank != 0 or (p.summary_upload or 0) <= p.budget
+    summary_fits = p.summary_upload is not None and (p.rank or p.summary_upload <= p.budget)
     if p.group_size is None and not summary_fits:
         advice = f"or some classes have fewer than {min_group} rows" if min_group > 1 else ""
         raise ValueError(f"no message fits into {budget}{', ' * bool(advice)}{advice}")
@@ -86,8 +78,8 @@ def plan(
             ("points", human_bytes(p.upload), "estimate"),
         ]
     if p.rank is not None and p.summary_upload is not None and summary_fits:
-        limit = "the largest that fits" if p.budget is not None else "as given"
-        if p.budget is not None and rows is not None and p.rank == max(0, rows - classes):
+        limit = "the largest that fits"
+        if rows is not None and p.rank == max(0, rows - classes):
             limit = "all that these rows have"
         lines += [
             ("rank", str(p.rank), limit),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,8 +21,9 @@ from fedran.cli.inputs import (
     feature_store,
     in_order,
     load_items,
+    matching_scaler,
+    ordered_features,
     progress,
-    read_scaler,
     require_features,
     require_new,
     say,
@@ -29,25 +31,18 @@ from fedran.cli.inputs import (
 )
 from fedran.core.errors import Refused, printable
 from fedran.core.features import feature_map
-from fedran.core.fingerprint import (
-    Fingerprint,
-    columns_hash,
-    require_columns,
-    require_same,
-    require_scaler,
-)
-from fedran.core.labels import encode_labels, label_array
+from fedran.core.fingerprint import Fingerprint, require_same
+from fedran.core.labels import encode_labels
 from fedran.data.feature_file import SOURCE, read_parts
+from fedran.data.images import LINES, Texts
 from fedran.data.rows import (
     LABEL,
     Rows,
     as_labels,
-    column_order,
     is_table,
     none_if_missing,
     read_table,
 )
-from fedran.data.texts import LINES, Texts
 from fedran.wire.files import refusals_name_file, require_file, write_atomically
 
 READABLE = "a folder of images, features (.npy, .npz, .csv or .parquet) or texts"
@@ -78,9 +73,6 @@ def predict(
         bool, typer.Option("--force", help="Take features of another backbone than the head's.")
     ] = False,
     scores: Annotated[bool, typer.Option(help="Add the score of every class (CSV).")] = False,
-    top: Annotated[
-        int | None, typer.Option(min=1, help="The best labels and their scores (CSV).")
-    ] = None,
     reject: Annotated[
         float | None,
         typer.Option(
@@ -113,24 +105,24 @@ def predict(
 ) -> None:
     """Predict the labels of images, texts or rows of features with a saved head.
 
-    Prints one label per line, or CSV with --scores, --top, --id or an --out that ends in .csv:
+    Prints one label per line, or CSV with --scores, --id or an --out that ends in .csv:
     label and probability, and "yes" under dont_know for rows on which the head should not decide,
     because with them more than 1 % of all labels (or --reject) would be wrong.
     """
+    if id_column is not None and not is_table(rows):
+        raise ValueError(f"--id names a column of a table, got the file {rows.name}")
     if out is not None:
         out = require_new(out, overwrite, head, rows, scaler, offer)
     found = fedran.load(require_file(head, "a saved head"), fedran.Head)
     if found.fingerprint is None:
         raise Refused(str(head), "a head that identifies its features", "no fingerprint")
     phi = feature_map(found.fingerprint)
-    scale = None if scaler is None else read_scaler(scaler)
-    try:
-        require_scaler(found.fingerprint, scale.fingerprint_ if scale is not None else None)
-    except Refused as reason:
-        hint = "name its JSON file with --scaler"
-        raise Refused(f"{head}: {reason.field}", reason.expected, reason.got, hint) from None
+    scale = matching_scaler(found.fingerprint, scaler, head)
     if rows.is_dir() or rows.suffix.lower() == LINES or backbone is not None:
-        given = _extracted(rows, found.fingerprint, backbone, device, column, label)
+        given = _extracted(rows, found.fingerprint, backbone, device, column, label, force)
+        if id_column is not None:
+            ids = read_table(rows, [id_column], features=False).others[id_column]
+            given = replace(given, names=tuple(map(str, ids)))
     else:
         given = read_features(rows, id_column, label)
     require_source(given, found.fingerprint, rows, force)
@@ -147,27 +139,55 @@ def predict(
     with refusals_name_file(rows):
         mapped = phi.blocks(Z)
     share = reject if reject is not None else _decidable(found)
-    table = _Table(found, share, scores or bool(top))
-    for _, H in mapped:
-        table.add(H, reject)
-    if scores or top or id_column is not None or (out is not None and out.suffix == ".csv"):
-        text = table.as_csv(given.names, "file" if id_column is None else "id", scores, top)
+    table: dict[str, list[Any]] = defaultdict(list)
+    if given.names:
+        table["file" if id_column is None else "id"] = [printable(name) for name in given.names]
     else:
-        text = "".join(f"{_shown(label)}\n" for label in table.labels)
+        table["row"] = list(range(len(Z)))
+    best = _add_answers(table, found, mapped, reject, share, scores)
+    if scores or id_column is not None or (out is not None and out.suffix == ".csv"):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([table, *zip(*table.values(), strict=True)])
+        result = text.getvalue()
+    else:
+        result = "".join(f"{label}\n" for label in table["label"])
     if out is None:
-        typer.echo(text, nl=False)
+        typer.echo(result, nl=False)
         return
-    write_atomically(out, text.encode())
-    note = ""
+    write_atomically(out, result.encode())
+    note, unsure = "", table["dont_know"].count("yes")
     if share is not None:
-        note = f', "don\'t know" for {sum(table.unknown)} of them, to get about {share:.1%} wrong'
-    typer.echo(f"{len(table.labels)} labels in {out}{note}")
+        note = f', "don\'t know" for {unsure} of them, to get about {share:.1%} wrong'
+    typer.echo(f"{len(best)} labels in {out}{note}")
     classes, codes = encode_labels(given.y, len(given.y))
     if known := int(np.sum(codes >= 0)):
-        right = sum(
-            classes[c] == label for c, label in zip(codes, table.best, strict=True) if c >= 0
-        )
+        right = sum(classes[c] == label for c, label in zip(codes, best, strict=True) if c >= 0)
         typer.echo(f"{right / known:.1%} of the {known} known labels are predicted")
+
+
+def _add_answers(
+    table: dict[str, list[Any]],
+    head: fedran.Head,
+    mapped: Iterable[tuple[slice, NDArray[Any]]],
+    reject: float | None,
+    share: float | None,
+    scores: bool,
+) -> list[Any]:
+    """Add what a head says as columns of a table. Returns the best label of every row."""
+    best: list[Any] = []
+    for _, H in mapped:
+        best += head.predict(H).tolist()
+        table["label"] += map(_shown, head.predict(H, reject).tolist())
+        if head.calibration is not None and head.calibration.total:
+            likely = head.predict_proba(H).max(axis=1)
+            table["probability"] += [f"{p:.4f}" for p in likely.tolist()]
+        if share is not None:
+            table["dont_know"] += ["yes" * flag for flag in head.abstain(H, share).tolist()]
+        if scores:
+            for name, column in zip(head.classes, head.scores(H).T.tolist(), strict=True):
+                table[f"score_{_shown(name)}"] += [f"{value:.6g}" for value in column]
+    return best
 
 
 def _decidable(head: fedran.Head) -> float | None:
@@ -204,6 +224,7 @@ def _extracted(
     device: str | None,
     column: str | None,
     label: str | None,
+    force: bool,
 ) -> Rows:
     """The features of images or texts, computed by the head's backbone."""
     from fedran.backbones.catalogue import load_backbone
@@ -220,7 +241,7 @@ def _extracted(
     takes: Literal["pixels", "text"] = "text" if isinstance(items.train, Texts) else "pixels"
     network = load_backbone(backbone or named, device, takes=takes)
     rows = Rows(np.empty((0, network.out_features)), [], source=source_of(items, network))
-    require_source(rows, head, path, force=False)  # before hours of computing
+    require_source(rows, head, path, force)  # before hours of computing
     with progress("texts" if takes == "text" else "images") as (report, notice):
         Z, _ = compute(items, network, feature_store(), None, report, notice)
     y = none_if_missing([*items.y_train.tolist(), *items.y_test.tolist()])
@@ -241,93 +262,13 @@ def read_features(path: Path, ids: str | None = None, label: str | None = None) 
         y = as_labels(y) if path.suffix.lower() == ".csv" and None not in y else none_if_missing(y)
         names = tuple(str(value) for value in table.others[ids]) if ids is not None else ()
         return Rows(table.X, y, table.columns, names=names)
-    for option, name in (("--id", ids), ("--label", label)):
-        if name is not None:
-            raise ValueError(f"{option} names a column of a table, got the file {path.name}")
+    if label is not None:
+        raise ValueError(f"--label names a column of a table, got the file {path.name}")
     parts = read_parts(path)
     if len(parts) > 1:
         say(f"{path}: the test rows are predicted; the training rows are not")
     return parts["test"] if "test" in parts else parts["train"]
 
 
-def ordered_features(
-    path: Path,
-    table: Rows,
-    head: Fingerprint,
-    scaler: fedran.FederatedScaler | None,
-    offer: Path | None,
-) -> tuple[NDArray[Any], Sequence[str]]:
-    """The features with their columns in the order of the head, where both have names; the names.
-
-    The offer says what the order of the head is, else the scaler. Messages of `fedran condense`
-    have their columns in the order of their names.
-    """
-    whose = "the scaler"
-    columns = tuple(getattr(scaler, "feature_names_in_", ()))
-    if offer is not None:
-        from fedran.federation.protocol.messages import Offer
-
-        listed = Offer.load(offer).columns
-        if (columns_hash(listed) if listed else None) != head.fields.get("columns"):
-            raise Refused(str(offer), "the columns of the head", "others, or no names")
-        if listed:
-            columns, whose = listed, "the federation"
-    by_name = tuple(sorted(table.columns))
-    if not columns and head.fields.get("columns") == columns_hash(by_name):
-        columns = by_name
-    order = column_order(table.columns, columns, path.name, whose)
-    hint = "order them as in training; for a federation's head name its offer.json with --offer"
-    require_columns(head, columns or table.columns, path.name, hint)
-    return table.X if order is None else table.X[:, order], columns
-
-
 def _shown(label: object) -> str:
     return "" if label is None else printable(str(label))
-
-
-class _Table:
-    """What a head says about rows."""
-
-    def __init__(self, head: fedran.Head, share: float | None, all_scores: bool) -> None:
-        self.head, self.share, self.all_scores = head, share, all_scores
-        self.best: list[Any] = []
-        self.labels: list[Any] = []
-        """The best label, or None where it is left empty."""
-        self.probabilities: list[float] = []
-        self.unknown: list[bool] = []
-        self.scores: list[NDArray[Any]] = []
-
-    def add(self, H: NDArray[Any], reject: float | None) -> None:
-        """Some more rows."""
-        best = self.head.predict(H)
-        self.best += best.tolist()
-        self.labels += best.tolist() if reject is None else self.head.predict(H, reject).tolist()
-        if self.head.calibration is not None and self.head.calibration.total:
-            self.probabilities += self.head.predict_proba(H).max(axis=1).tolist()
-        if self.share is not None:
-            self.unknown += self.head.abstain(H, self.share).tolist()
-        if self.all_scores:
-            self.scores.append(self.head.scores(H))
-
-    def as_csv(self, names: Sequence[str], named: str, all_scores: bool, top: int | None) -> str:
-        """A header and one line per row: its name or number, and what the head says."""
-        classes = [_shown(c) for c in label_array(self.head.classes).tolist()]
-        scores = np.concatenate(self.scores) if self.scores else np.empty((len(self.labels), 0))
-        best = np.argsort(-scores, axis=1, kind="stable")[:, : min(top or 0, len(classes))]
-        header = [named if names else "row", "label"]
-        header += ["probability"] if self.probabilities else []
-        header += ["dont_know"] if self.unknown else []
-        header += [f"{what}_{k + 1}" for k in range(best.shape[1]) for what in ("top", "top_score")]
-        header += [f"score_{name}" for name in classes] if all_scores else []
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(header)
-        for i, label in enumerate(self.labels):
-            line: list[Any] = [printable(names[i]) if names else i, _shown(label)]
-            line += [f"{self.probabilities[i]:.4f}"] if self.probabilities else []
-            line += ["yes" * self.unknown[i]] if self.unknown else []
-            for j in best[i]:
-                line += [classes[j], f"{scores[i, j]:.6g}"]
-            line += [f"{s:.6g}" for s in scores[i]] if all_scores else []
-            writer.writerow(line)
-        return text.getvalue()

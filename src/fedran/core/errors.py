@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ID = re.compile(r"(?=.{1,64}\Z)[A-Za-z0-9._-]+(?: [A-Za-z0-9._-]+)*")
 """Names of clients, tasks and federations, which become keys, file names and table cells."""
 
 
@@ -113,13 +113,15 @@ def real_number(value: object, name: str) -> float:
 
 
 def check_id(value: object, what: str) -> str:
-    """``value`` if it is an id: 1 to 64 of A-Z a-z 0-9 . _ -
+    """``value`` if it is an id: 1 to 64 of A-Z a-z 0-9 . _ - with single spaces inside.
 
-    >>> check_id("site-3", "client")
-    'site-3'
+    >>> check_id("hospital a", "client")
+    'hospital a'
     """
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        expected = "text of 1 to 64 ASCII letters, digits, '.', '_' or '-'"
+        expected = (
+            "text of 1 to 64 ASCII letters, digits, '.', '_' or '-', and single spaces inside"
+        )
         raise Refused(what, expected, repr(value))
     return value
 

@@ -6,7 +6,6 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ SUFFIXES = (
     *(".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
 )
 PACKED = "an .npz file of packed images"
+AGAIN = "download the file again"
 
 
 class FolderImages:
@@ -106,103 +106,83 @@ def _kind(path: Path) -> str:
         return ".dcm" if is_dicom(file.read(132)) else suffix or "file without a suffix"
 
 
-class PackedFile:
-    """One file with ``blob`` (bytes), ``offsets`` (n + 1), ``labels`` (n) and ``classes``.
-
-    Image i is ``blob[offsets[i]:offsets[i + 1]]``. The small arrays are read and checked at once,
-    the blob when the first image is asked for.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.offsets = self._array("offsets")
-        labels = self._array("labels")
-        if labels.dtype.kind == "u":  # differences of unsigned labels would wrap around
-            labels = labels.astype(np.promote_types(labels.dtype, np.int8))
-        self.labels = labels
-        self.classes = self._array("classes")
-        self._check_offsets()
-        if labels.dtype.kind == "i" and len(labels):
-            low, high, last = labels.min(), labels.max(), len(self.classes) - 1
-            if low < 0 or high > last:
-                raise self._refused("labels", f"0 to {last}, the classes named", f"{low} to {high}")
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def encoded(self, i: int) -> bytes:
-        """Image i as it is stored."""
-        return self._blob[self.offsets[i] : self.offsets[i + 1]].tobytes()
-
-    @cached_property
-    def _blob(self) -> NDArray[np.uint8]:
-        blob = self._array("blob")
-        if blob.ndim != 1 or blob.dtype != np.uint8:
-            raise self._refused("blob", "one dimension of uint8", f"{blob.dtype} {blob.shape}")
-        if self.offsets[-1] > len(blob):
-            expected = f"at most the {len(blob)} bytes of the blob"
-            raise self._refused("offsets", expected, f"{self.offsets[-1]}")
-        return blob
-
-    def _array(self, name: str) -> NDArray[Any]:
-        with open_arrays(self.path, PACKED) as file:
-            if name in getattr(file, "files", ()):
-                return file[name]
-        raise Refused(str(self.path), PACKED, f"a file without {name!r}")
-
-    def _check_offsets(self) -> None:
-        n, offsets = len(self.labels), self.offsets
-        if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) != n + 1:
-            raise self._refused(
-                "offsets", f"{n + 1} whole numbers", f"{offsets.dtype} {offsets.shape}"
-            )
-        if offsets[0] != 0 or (np.diff(offsets.astype(np.int64)) <= 0).any():
-            raise self._refused("offsets", "increasing numbers from 0", "others")
-
-    def _refused(self, name: str, expected: str, got: str) -> Refused:
-        return Refused(f"{self.path}: {name}", expected, got, hint="download the file again")
-
-
 class PackedImages:
-    """The images of several packed files, one file after the other."""
+    """Images in files with ``blob`` (bytes), ``offsets`` (n + 1), ``labels`` (n) and ``classes``.
+
+    Image i of a file is ``blob[offsets[i]:offsets[i + 1]]``. The small arrays are read and checked
+    at once, a blob when the first of its images is asked for.
+    """
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         if not paths:
             raise ValueError("expected at least one packed image file, got none")
-        self.files = [PackedFile(p) for p in paths]
-        self._ends = list(accumulate(len(f) for f in self.files))
-        for file in self.files[1:]:
-            if not np.array_equal(file.classes, self.files[0].classes):
-                raise Refused(
-                    f"{file.path}: classes",
-                    f"the classes of {self.files[0].path}",
-                    "other classes",
-                    hint="pack both files with the same list of classes",
-                )
+        self.paths = [Path(path) for path in paths]
+        self.offsets, labels = [], []
+        first = _packed(self.paths[0], "classes")
+        for path in self.paths:
+            classes = _packed(path, "classes")
+            if not np.array_equal(classes, first):
+                hint = "pack both files with the same list of classes"
+                expected = f"the classes of {self.paths[0]}"
+                raise Refused(f"{path}: classes", expected, "other classes", hint)
+            labels.append(_packed(path, "labels"))
+            self.offsets.append(_offsets(path, len(labels[-1])))
+            if labels[-1].dtype.kind in "iu" and len(labels[-1]):
+                low, high, last = labels[-1].min(), labels[-1].max(), len(classes) - 1
+                if low < 0 or high > last:
+                    named = f"0 to {last}, the classes named"
+                    raise Refused(f"{path}: labels", named, f"{low} to {high}", AGAIN)
+        self.labels = np.concatenate(labels)
+        """The label of each image."""
+        if self.labels.dtype.kind == "u":  # differences of unsigned labels would wrap around
+            self.labels = self.labels.astype(np.promote_types(self.labels.dtype, np.int8))
+        self._ends = list(accumulate(len(offsets) - 1 for offsets in self.offsets))
+        self._blobs: dict[int, NDArray[np.uint8]] = {}
 
     def __len__(self) -> int:
         return self._ends[-1]
 
-    @property
-    def labels(self) -> NDArray[Any]:
-        """The label of each image."""
-        return np.concatenate([f.labels for f in self.files])
-
     def encoded(self, i: int) -> bytes:
         """Image i as it is stored."""
-        file, row = self._locate(i)
-        return file.encoded(row)
+        k, row = self._locate(i)
+        if k not in self._blobs:
+            blob, end = _packed(self.paths[k], "blob"), self.offsets[k][-1]
+            if blob.ndim != 1 or blob.dtype != np.uint8 or len(blob) < end:
+                expected = f"one dimension of uint8, at least {end} bytes"
+                got = f"{blob.dtype} {blob.shape}"
+                raise Refused(f"{self.paths[k]}: blob", expected, got, AGAIN)
+            self._blobs[k] = blob
+        return self._blobs[k][self.offsets[k][row] : self.offsets[k][row + 1]].tobytes()
 
     def pixels(self, i: int) -> NDArray[np.uint8]:
         """Image i as (height, width, 3)."""
-        file, row = self._locate(i)
-        return decode_image(file.encoded(row), f"{file.path}: image {row}")
+        k, row = self._locate(i)
+        return decode_image(self.encoded(i), f"{self.paths[k]}: image {row}")
 
-    def _locate(self, i: int) -> tuple[PackedFile, int]:
+    def _locate(self, i: int) -> tuple[int, int]:
+        """The file of an image and its number there."""
         if not 0 <= i < len(self):
             raise IndexError(f"image {i} of {len(self)}")
         k = bisect_right(self._ends, i)
-        return self.files[k], i - (self._ends[k - 1] if k else 0)
+        return k, i - (self._ends[k - 1] if k else 0)
+
+
+def _packed(path: Path, name: str) -> NDArray[Any]:
+    with open_arrays(path, PACKED) as file:
+        if name in getattr(file, "files", ()):
+            return file[name]
+    raise Refused(str(path), PACKED, f"a file without {name!r}")
+
+
+def _offsets(path: Path, n: int) -> NDArray[Any]:
+    """Where the n images of a packed file begin, and the end of the last."""
+    found = _packed(path, "offsets")
+    if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) != n + 1:
+        got = f"{found.dtype} {found.shape}"
+        raise Refused(f"{path}: offsets", f"{n + 1} whole numbers", got, AGAIN)
+    if found[0] != 0 or (np.diff(found.astype(np.int64)) <= 0).any():
+        raise Refused(f"{path}: offsets", "increasing numbers from 0", "others", AGAIN)
+    return found
 
 
 class RawImages:
@@ -234,11 +214,13 @@ def cifar100_binary(folder: str | Path) -> ImageSet:
 
 
 def _cifar_records(path: Path) -> tuple[RawImages, NDArray[np.int16]]:
-    size, hint = path.stat().st_size, "download the file again"
+    size = path.stat().st_size
     if size == 0 or size % 3074:
-        raise Refused(f"{path}: size", "a multiple of 3074 bytes, one record per image", size, hint)
+        raise Refused(
+            f"{path}: size", "a multiple of 3074 bytes, one record per image", size, AGAIN
+        )
     records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, 3074)
     labels = records[:, 1].astype(np.int16)
     if labels.max() >= 100:
-        raise Refused(f"{path}: labels", "0 to 99", f"up to {labels.max()}", hint)
+        raise Refused(f"{path}: labels", "0 to 99", f"up to {labels.max()}", AGAIN)
     return RawImages(records[:, 2:]), labels

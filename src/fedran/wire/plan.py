@@ -30,8 +30,7 @@ LARGE, COARSE = 10, 1.5
 class Plan:
     """Points and summary for a budget, and costs per client and task. Sizes are in bytes."""
 
-    budget: int | None
-    """The given budget; None if the rank was given."""
+    budget: int
     group_size: int | None
     """Of ``condense``. None: no points fit, or the columns or rows are not known."""
     step: float | None
@@ -41,8 +40,8 @@ class Plan:
     all_rows: int | None
     """Bytes of every row by itself at step 1, an estimate."""
     rank: int | None
-    """The given rank, or the largest that fits. 0: no column fits beside the class sums, or every
-    class has one row only. None without ``out_features``."""
+    """The largest that fits. 0: no column fits beside the class sums, or every class has one row
+    only. None without ``out_features``."""
     summary_upload: int | None
     """Bytes of a summary of that rank, with labels of usual length, an estimate."""
     download: int
@@ -52,28 +51,27 @@ class Plan:
     @property
     def all_rows_fit(self) -> bool:
         """Whether nothing has to be saved."""
-        return (self.all_rows or 2**63) <= (self.budget or 0)
+        return self.all_rows is not None and self.all_rows <= self.budget
 
 
 def plan(
-    budget_bytes: int | None = None,
+    budget_bytes: int,
     in_features: int | None = None,
     n_classes: int | None = None,
     rows: int | None = None,
     *,
     min_group: int = 1,
     out_features: int | None = None,
-    rank: int | None = None,
     classes_seen: int | None = None,
     bits: float = DEFAULT_BITS,
     value_bits: float = VALUE_BITS,
 ) -> Plan:
-    """Find the group size and the step of points for a byte budget, or the costs of a rank.
+    """Find the group size and the step of points for a byte budget, and the rank of a summary.
 
     Parameters
     ----------
-    budget_bytes, rank:
-        Give one of them. A rank is that of a summary.
+    budget_bytes:
+        Most bytes of an upload.
     in_features:
         d, the width of the features.
     n_classes:
@@ -111,36 +109,28 @@ def plan(
         "rows": rows,
         "min_group": min_group,
         "out_features": out_features,
-        "rank": rank,
         "classes_seen": classes_seen,
     }
     for name, size in sizes.items():
-        if size is not None or name in ("n_classes", "min_group"):
+        if size is not None or name in ("budget_bytes", "n_classes", "min_group"):
             positive_integer(size, name)
     if not 0 < real_number(value_bits, "value_bits") <= 16:
         raise ValueError(f"value_bits must lie in 0 .. 16, got {value_bits!r}")
-    if (budget_bytes is None) == (rank is None):
-        raise ValueError("give either budget_bytes or rank")
-    known = in_features is not None and rows is not None
-    if out_features is None and (rank is not None or not known):
-        needed = "out_features" if rank is not None else "in_features and rows, or out_features"
-        raise ValueError(f"give {needed}")
-    if rank is not None and out_features is not None and rank > out_features:
-        raise ValueError(f"rank must be at most out_features = {out_features}, got {rank}")
+    if out_features is None and None in (in_features, rows):
+        raise ValueError("give in_features and rows, or out_features")
     d, C, seen = in_features, n_classes, classes_seen or n_classes
     assert C is not None
     assert seen is not None
-    if out_features is not None and budget_bytes is not None:
+    rank = summary = None
+    if out_features is not None:
         rank = _largest_rank(budget_bytes, out_features, C, bits)
         if rows is not None:  # rows minus their class means span no more directions
             rank = min(rank, max(0, rows - C))
+        summary = upload_bytes(out_features, rank, C, bits)
     chosen, every = None, None
-    if budget_bytes is not None and d is not None and rows is not None:
+    if d is not None and rows is not None:
         chosen = _first_that_fits(budget_bytes, d, rows, C, min_group, value_bits)
         every = points_bytes(d, rows, C, value_bits=value_bits)
-    summary = None
-    if rank is not None and out_features is not None:
-        summary = upload_bytes(out_features, rank, C, bits)
     if d is not None and (chosen is not None or out_features is None):
         download = kernel_head_bytes(d, seen, LANDMARKS)
     else:

@@ -41,7 +41,7 @@ def test_settings_that_are_not_given_have_defaults(tmp_path):
         (ServerSettings, SERVER + "seed = true", "seed must be an integer, got True"),
         (ServerSettings, SERVER + "deadline = 0", "deadline must be from 1 to 31_536_000, got 0"),
         (ServerSettings, SERVER + "out_features = 0", "out_features must be from 1 to 131_072"),
-        (ServerSettings, 'federation = "a b"\nin_features = 6', "federation must be 1 to 64"),
+        (ServerSettings, 'federation = "a/b"\nin_features = 6', "federation must be 1 to 64"),
         (ServerSettings, "nonsense", "not valid TOML"),
         (SiteSettings, SITE + 'entry = "a:b"', "either folder or entry, got both"),
         (SiteSettings, SITE.replace("folder", "entry"), None),

@@ -79,7 +79,7 @@ def test_only_the_server_may_list_members_and_only_sites_with_the_task_of_the_su
         ("[clients", "not valid TOML"),
         ("[sites]\n", "a table \\[clients\\]"),
         ("clients = 3", "a table \\[clients\\]"),
-        ('[clients]\n"a b" = "x"', "client: expected"),
+        ('[clients]\n"a/b" = "x"', "client: expected"),
         ('[clients]\na = "x"', "a: expected a key of the form"),
         ('[clients]\n[edges]\na = ["b"]', "and optionally \\[rows\\]"),
         ("rows = 3\n[clients]", "a positive number"),
