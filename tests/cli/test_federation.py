@@ -93,7 +93,7 @@ def test_add_refuses_files_that_are_not_an_enrolment_for_this_federation(call, t
         ("server", "F"),
         ("up", "F"),
         ("task", "F", "may"),
-        ("accept", "F", "site-1", "may"),
+        ("accept", "F", "site-1"),
         ("remove", "F", "site-1"),
         ("status", "F"),
     ],
