@@ -21,7 +21,7 @@ def store_of(sites, folder):
 
 
 def rows(seed, classes, n=30):
-    rng = np.random.default_rng([seed, *classes])
+    rng = np.random.default_rng([*np.ravel(seed), *classes])
     y = rng.choice(classes, n)
     return Rows(CENTRES[y] + rng.standard_normal((n, D)), [int(c) for c in y])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fedran.core.errors import check_id
 from fedran.core.features import RandomFeatures
@@ -88,6 +88,9 @@ class ServerSettings(Settings):
     landmarks: Annotated[int, between(1, 2**15)] = 4096
     """Size of a head of points: on how many means of points it rests. Fewer where features are so
     wide that sites could not read the head."""
+    class_weight: Literal["balanced"] | None = None
+    """With message = "points": `balanced` lets all classes count alike in the solve, however few
+    rows one has. Without it, all rows count alike."""
     out_features: Annotated[int, between(1, MAX_WIDTH)] = 8192
     """With message = "summary": random features M."""
     seed: Annotated[int, between(0, 2**32 - 1)] = 0
@@ -169,6 +172,8 @@ class ServerSettings(Settings):
                 'message = "points" needs kind = "cosine" or "hellinger", because a kernel '
                 "compares rows of unit norm"
             )
+        if self.message != "points" and self.class_weight is not None:
+            raise ValueError('class_weight needs message = "points": sums do not hold single rows')
         self._check_privacy()
 
     def _check_privacy(self) -> None:

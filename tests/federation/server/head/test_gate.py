@@ -83,6 +83,13 @@ def test_a_liar_is_set_aside_however_many_rows_it_claims_and_forget_changes_noth
     other.close()
 
 
+def test_of_three_sites_two_outvote_the_third(store, sites):
+    many(store, sites, "may", (0, 1, 2), (1, 2))
+    assert send(store, sites, "site-5", "may", rotated(rows(7, (0, 1, 2), 300)))
+    update_head(store, None, "may")
+    assert aside(store).keys() == {("site-5", None)}
+
+
 def test_two_liars_and_one_that_lies_more_and_more_are_set_aside(store, sites):
     everything = (0, 1, 2, 3, 4)
     many(store, sites, "may", everything, (1, 2, 3))
@@ -173,6 +180,22 @@ def test_summaries_wait_as_well(sites, tmp_path):
     head = fedran.decode(update_head(store, None, "may")[0])
     assert aside(store, waits=True)["site-3", None]["evidence"] == "size"
     assert (head.classes, head.diagnosis.n_rows) == ((1,), 40)
+    store.close()
+
+
+def test_a_site_that_swaps_the_classes_of_its_summaries_is_set_aside(sites, tmp_path):
+    store = sites.store(tmp_path / "sums", **SUMMARIES)
+    phi = store.settings.features()
+    for i in range(1, 6):
+        for task in ("may", "june", "july"):
+            given = rows([i, *task.encode()], range(5), 200)
+            given = rotated(given) if i == 5 else given
+            made = fedran.summarize(phi(np.abs(given.X)), given.y, 8, fingerprint=phi.fingerprint)
+            blob = sites.envelope(f"site-{i}", task, fedran.encode(made))
+            assert store.receive(blob).settled
+    head = fedran.decode(update_head(store, None, "july")[0])
+    assert aside(store).keys() == {("site-5", None)}
+    assert head.diagnosis.n_rows == 4 * 3 * 200
     store.close()
 
 

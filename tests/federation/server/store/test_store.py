@@ -66,6 +66,20 @@ def test_a_head_does_not_depend_on_the_order_of_arrival(landmarks, sites, tmp_pa
     assert len(fedran.decode(heads[0]).landmarks) <= landmarks
 
 
+def test_classes_are_balanced_as_the_settings_say(sites, tmp_path):
+    store = sites.store(tmp_path / "s", class_weight="balanced")
+    plain = fedran.Aggregator(fingerprint=store.fingerprint)
+    for client, classes in (("site-1", (0, 1)), ("site-2", (0,)), ("site-3", (0,))):
+        data = upload(len(plain.absorbed), classes=classes)
+        assert store.receive(sites.envelope(client, "may", data)).settled
+        plain.absorb(fedran.decode(data), client=client, task="may")
+    balanced = fedran.encode(plain.solve(class_weight="balanced"))
+    assert fedran.encode(store.solve()) == balanced != fedran.encode(plain.solve())
+    store.close()
+    with pytest.raises(ValueError, match='class_weight needs message = "points"'):
+        sites.store(tmp_path / "t", class_weight="balanced", message="summary", min_group=1)
+
+
 def test_groups_below_min_group_are_refused(sites, tmp_path):
     store = sites.store(tmp_path / "s", min_group=4)
     small = sites.envelope("site-1", "may", upload(1, group_size=1, min_group=1))

@@ -11,7 +11,7 @@ import logging
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from scipy.stats import binom
@@ -114,7 +114,7 @@ class Judgement:
     set_aside: tuple[SetAside, ...]
     """Also what waits."""
     opinions: Opinions
-    """What the other sites say; empty for summaries."""
+    """What the other sites say; empty for secure sums."""
 
 
 class Test(NamedTuple):
@@ -149,12 +149,12 @@ def judge(
 ) -> Judgement:
     """Decide what is set aside and what waits.
 
-    Without validation rows at hand, what they said ``before`` holds.
-
     The worst site is set aside first, and the others are judged again without it, because a liar
     makes honest sites look wrong. At the end, what was set aside is judged by all that is left.
+    Without validation rows at hand, what they said ``before`` holds.
     """
     trusted, found = store.vouched, dict[Part, SetAside]()
+    sums = store.settings.message == "summary"  # of which no class can be left out
     if validation is None:
         here = {upload.client for upload in store.served.uploads.values()} - {*trusted}
         found = {a.part: a for a in before if a.evidence == "rows" and a.client in here}
@@ -166,12 +166,14 @@ def judge(
             worst = _worse_rows(store, validation, found, len(tests), trusted)
         if not worst:
             break
+        worst = replace(worst, label=None) if sums else worst
         for part in [part for part in found if part[0] == worst.client]:
             del found[part]
         found[worst.part] = worst
         log.warning("%s is set aside: %s", _named(worst), worst.reason)
         opinions = store.what_others_say(found)
     kept = _still_contradicted(found.values(), _tests(opinions, found))
+    kept = [replace(aside, label=None) for aside in kept] if sums else kept
     waiting = _waiting(store, opinions, {aside.part for aside in kept}, trusted)
     return Judgement((*kept, *waiting), opinions)
 
@@ -181,7 +183,10 @@ def _named(found: SetAside) -> str:
 
 
 def _tests(opinions: Opinions, found: Collection[Part]) -> list[Test]:
-    """One per site and one per class of a site, as far as another site can vouch for the class."""
+    """One per site and one per class of a site, as far as another site can vouch for the class.
+
+    A site is compared with at least two others that count.
+    """
     heard: dict[str, dict[Label, Opinion]] = {
         client: {label: o for label, o in said.items() if o.vouched >= VOTE}
         for client, said in opinions.items()
@@ -192,27 +197,27 @@ def _tests(opinions: Opinions, found: Collection[Part]) -> list[Test]:
         for label in said
         if (client, None) not in found and (client, label) not in found
     }
-    if len({client for client, _ in counted}) < LEAST_SITES:
-        return []
     wrong, asked = Counter[Label](), Counter[Label]()
     for client, label in counted:
         wrong[label] += heard[client][label].wrong
         asked[label] += heard[client][label].asked
+
+    def compared(client: str, labels: Collection[Label], label: Label | None) -> Test:
+        """The points of a site against those of the other sites that count."""
+        own = [heard[client][c] for c in labels if (client, c) in counted]
+        classes = labels if label is not None else asked
+        others = sum(asked[c] for c in classes) - sum(o.asked for o in own)
+        usual = sum(wrong[c] for c in classes) - sum(o.wrong for o in own)
+        mine = own or [heard[client][c] for c in labels]
+        figures = sum(o.wrong for o in mine), sum(o.asked for o in mine)
+        return Test(client, label, *figures, usual / others if others else 0.0)
+
     tests = []
     for client, said in heard.items():
-        own, usual = {label for label in said if (client, label) in counted}, 0.0
-        for label, o in said.items():
-            mine = (o.wrong, o.asked) if label in own else (0, 0)
-            others = asked[label] - mine[1]
-            usual = (wrong[label] - mine[0]) / others if others else 0.0
-            tests.append(Test(client, label, o.wrong, o.asked, usual))
-        chosen = own or set(said)
-        mine = tuple(sum(getattr(said[c], name) for c in chosen) for name in ("wrong", "asked"))
-        part = mine if own else (0, 0)
-        others = asked.total() - part[1]
-        usual = (wrong.total() - part[0]) / others if others else 0.0
-        if chosen:
-            tests.append(Test(client, None, *mine, usual))
+        others = {name for name, _ in counted if name != client}
+        if said and len(others) + 1 >= LEAST_SITES:
+            tests += [compared(client, [label], label) for label in said]
+            tests.append(compared(client, list(said), None))
     return tests
 
 
@@ -312,7 +317,8 @@ def _waiting(
 ) -> Iterator[SetAside]:
     """Classes that one site alone has, and those of a very large site for which nobody vouches.
 
-    Of a sum, classes cannot be left out, so that all of a very large site waits.
+    Classes cannot be left out of a sum. So all of a very large site waits, if nobody vouches for
+    any of its classes.
     """
     settings, uploads, out = store.settings, store.served.uploads.values(), set(found)
     sizes, labels = Counter[str](), dict[str, set[Label | None]]()
@@ -323,7 +329,9 @@ def _waiting(
         others = [rows for site, rows in sizes.items() if site != client]
         if others and sizes[client] > settings.row_multiple * statistics.median(others):
             vouched = {c for c, o in opinions.get(client, {}).items() if o.vouched >= VOTE}
-            waits = labels[client] - vouched if settings.message == "points" else {None}
+            waits = labels[client] - vouched
+            if settings.message == "summary":
+                waits = set() if vouched else {None}
             for label in sorted(waits, key=str):
                 if not {(client, None), (client, label)} & out:
                     out.add((client, label))

@@ -22,10 +22,16 @@ from fedran.core.solve.head import Head
 from fedran.core.solve.kernel_ridge import ASKED, ASKED_RIDGE
 from fedran.core.solve.nystrom import sketch_ridge
 from fedran.core.solve.ridge import Ridge
+from fedran.core.summary import Summary
 from fedran.core.sums.aggregator import Aggregator, Message
-from fedran.core.sums.stored_points import Opinion, Part
+from fedran.core.sums.stored_points import Opinion, Part, StoredPoints, class_means
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS, MAX_HOURLY_REVISIONS
+from fedran.federation.protocol.limits import (
+    EVENT_SECONDS,
+    MAX_EVENTS,
+    MAX_HOURLY_REVISIONS,
+    MEAN_FEATURES,
+)
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
@@ -156,10 +162,18 @@ class Store:
         return self.state.without(later) if later else self.state
 
     def what_others_say(self, left_out: Collection[Part]) -> dict[str, dict[Label, Opinion]]:
-        """What all other sites say about each site; empty for summaries."""
-        if self.settings.message != "points":
-            return {}
-        return self.served.aggregator.what_others_say(left_out)
+        """What all other sites say about each site; empty for secure sums.
+
+        Of a summary, they are asked about its class means.
+        """
+        if self.settings.message == "points":
+            return self.served.aggregator.what_others_say(left_out)
+        means = StoredPoints()
+        for key, upload in self.served.uploads.items() if self.settings.privacy == "none" else ():
+            message = self.database.message(upload)
+            assert isinstance(message, Summary)
+            means.add(key, class_means(message.sums, MEAN_FEATURES))
+        return means.what_others_say(left_out)
 
     def candidate(self, left_out: Collection[Part]) -> Head | None:
         """A head without some parts, to be compared with others; None if no class is left."""
@@ -206,7 +220,8 @@ class Store:
         ):
             return None
         most = min(most, self.settings.support)
-        return state.aggregator.solve(ridge, landmarks=most, left_out=left_out)
+        weight = self.settings.class_weight
+        return state.aggregator.solve(ridge, landmarks=most, class_weight=weight, left_out=left_out)
 
     def calibrated(self, head: Head, found: Calibration | None = None) -> Head:
         """The head with what was noted to calibrate it, if anything was; ``found`` is noted now.
@@ -228,6 +243,7 @@ class Store:
         uploads = sorted((*u.key, u.digest) for u in self.state.uploads.values())
         known = [__version__, self.fingerprint.hash, self.settings.support, uploads]
         known += [self.settings.trusted, self.settings.row_multiple, self.settings.classes]
+        known += [self.settings.class_weight]
         known += [self.vouched, self.pinned, self.settings.validation, self.roster.rows]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
