@@ -44,7 +44,7 @@ def enrolment_text(**changes):
 
 
 WRONG = [
-    *(({"federation": v}, "federation: expected text") for v in ('""', '"a b"', '"../x"', "3")),
+    *(({"federation": v}, "federation: expected text") for v in ('""', '"a  b"', '"../x"', "3")),
     *(({"client": v}, "client: expected text") for v in ('""', '"../x"', '"a/b"', "[]", "true")),
     ({"client": f'"{"x" * 65}"'}, "client: expected text of 1 to 64"),
     ({"client": r'"a\nb"'}, "client: expected"),

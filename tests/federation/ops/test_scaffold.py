@@ -126,7 +126,7 @@ def test_a_folder_that_is_not_empty_is_refused_and_unchanged(join, server, tmp_p
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"federation": "a b"}, "federation: expected"),
+        ({"federation": "a  b"}, "federation: expected"),
         ({"server": "nowhere"}, "address: expected host:port"),
         ({"server": "nowhere:0x1"}, "address: expected host:port"),
     ],
@@ -256,7 +256,7 @@ def test_width_kind_and_source_come_from_a_backbone(monkeypatch):
     [
         ({"n_sites": -1}, "sites: expected from 0 to 1000, got -1"),
         ({"n_sites": 1001}, "sites: expected from 0 to 1000, got 1001"),
-        ({"federation": "a b"}, "federation must be"),
+        ({"federation": "a  b"}, "federation must be"),
         ({"address": "9443"}, "address must be host:port"),
         ({"out_features": 0}, "out_features must be from 1"),
         ({"features": DeclaredFeatures(-3)}, "in_features must be from 1"),
