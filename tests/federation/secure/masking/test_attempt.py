@@ -38,7 +38,7 @@ def test_the_threshold_leaves_no_room_for_two_lists(n_sites):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("federation", "a b"),
+        ("federation", "a/b"),
         ("task", ""),
         ("number", 0),
         ("number", True),
@@ -132,7 +132,7 @@ def test_messages_of_another_kind_are_refused():
     with pytest.raises(Refused, match="stage: expected one of advertise, share"):
         Request.read(pack_parts("secure request", {"attempt": attempt.fields, "stage": "x"}, {}))
     with pytest.raises(Refused, match="client"):
-        Request.read(Request(attempt, Stage.MASK, {"a b": b""}).to_bytes())
+        Request.read(Request(attempt, Stage.MASK, {"a/b": b""}).to_bytes())
 
 
 def test_signatures_that_are_no_signatures_are_refused():
