@@ -104,7 +104,7 @@ def method_table(found: Sequence[Group], title: str) -> Table:
         Column("upload, MiB", brief=True),
         Column("formula, MiB"),
         Column("download, MiB"),
-        Column("seconds", brief=True),
+        Column("seconds"),
         Column("forgetting"),
         Column("drift"),
         Column("seeds", brief=True),

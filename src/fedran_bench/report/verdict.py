@@ -37,7 +37,7 @@ MESSAGES = {"fedran-points": POINTS, "fedran": SUMS}
 """Methods whose messages come in several sizes."""
 
 NAMED = (
-    *("fedran-points", "fedran-paper", "stsa", "afl", "klda", "deepafl", "fedncm", "loranpac"),
+    *("fedran-points", "fedran-paper", "stsa", "afl", "klda", "deepafl", "fedncm"),
     *("send-features-8bit", "send-images"),
 )
 """Methods that readers look for. Figures and short tables name them besides the leaders."""
