@@ -20,8 +20,8 @@ of backbones' features have 3 to 22 %."""
 MOST = 3
 """Most columns that count as few, and at most a quarter of all."""
 SMALL = 2e-4
-"""Energy of rows, as a share of that of the constant of ``bias=True``. With half of it, a third of
-scikit-learn's `wine` is classified wrongly instead of one row in 50
+"""Energy of rows, as a share of that of the constant of ``bias=True``. With half of it and
+``ridge=1.0``, a third of scikit-learn's `wine` is classified wrongly instead of one row in 50
 (tests/core/sums/test_scale.py). Rows of norm 1 have more for up to 5,000 columns."""
 SAMPLE = 2000
 """Rows that are looked at, evenly spaced."""
