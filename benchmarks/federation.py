@@ -292,7 +292,7 @@ def task_of(work, sites, made, phi, processes=0):
     try:
         start = time.perf_counter()
         if processes:
-            start_service("server", server.folder, insecure=False)
+            start_service("server", server.folder)
             for first in range(processes):
                 given = (address, folder / "sites", range(first, sites, processes), ended)
                 spawned.append(context.Process(target=site_process, args=given, daemon=True))
@@ -303,7 +303,7 @@ def task_of(work, sites, made, phi, processes=0):
                 process.start()
             assert wait_until(lambda: online(server) >= sites, 1800.0, 5.0), "sites connect"
         else:
-            start_federation(folder, insecure=False, say=print)
+            start_federation(folder, say=print)
         found["connected"] = time.perf_counter() - start
         idle = used(server.folder)
         time.sleep(IDLE_SECONDS)

@@ -278,7 +278,7 @@ def flower_lines(folder: Path, sites: int, width: int, sketch: int) -> list[str]
     watch.start()
     costs, exchanges = [], []
     try:
-        start_federation(folder, insecure=False, say=print)
+        start_federation(folder, say=print)
         for task in TASKS:
             costs.append(task_cost(server, places, task))
             exchanges.append(exchange_seconds(server, task))

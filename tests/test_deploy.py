@@ -1,6 +1,8 @@
 """The files in deploy/: a proxy that forwards only what sites need, units and a container."""
 
 import http.server
+import json
+import os
 import re
 import shutil
 import socket
@@ -17,14 +19,20 @@ import pytest
 pytest.importorskip("cryptography")
 
 from fedran.federation.flower.programs import free_port
+from fedran.federation.ops.scaffold import make_federation
 from fedran.federation.protocol.keys import make_certificates
+from fedran.federation.status.metrics import render_metrics
+from fedran.federation.status.reader import Reader
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 if not DEPLOY.is_dir():
     pytest.skip("no deploy/ beside the tests", allow_module_level=True)
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+AS_ROOT = "user root;" if os.geteuid() == 0 else ""
+"""Workers of nginx write to the folder of the test, which is ours."""
 HTTP = """
 daemon off;
+{user}
 worker_rlimit_nofile 4096;
 pid {folder}/nginx.pid;
 error_log {folder}/error.log warn;
@@ -50,13 +58,17 @@ class Upstream(http.server.BaseHTTPRequestHandler):
         Upstream.connections += 1
         super().setup()
 
+    def do_HEAD(self):
+        self.do_GET()
+
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.do_GET()
 
     def do_GET(self):
         body = f"upstream {self.path}".encode()
-        self.send_response(200)
+        known = self.path != "/v1/fleet/known" or self.headers.get("flwr-signature") == "ours"
+        self.send_response(200 if known else 401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -84,23 +96,23 @@ def proxy(tmp_path):
         "listen [::]:9444 ssl;": "",
         "/etc/fedran/tls": str(tmp_path / "tls"),
         "https://127.0.0.1:9443": f"https://127.0.0.1:{upstream.server_address[1]}",
-        "client_max_body_size 64m": "client_max_body_size 64k",
     }
     for old, new in changes.items():
-        assert old in text
+        assert old in text, old
         text = text.replace(old, new)
     (tmp_path / "fedran.conf").write_text(text)
-    (tmp_path / "nginx.conf").write_text(HTTP.format(folder=tmp_path))
+    (tmp_path / "nginx.conf").write_text(HTTP.format(folder=tmp_path, user=AS_ROOT))
     arguments = [NGINX, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
     tested = subprocess.run([*arguments, "-t"], capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stderr
     process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
     trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")
 
-    def ask(path, data=None):
+    def ask(path, data=None, signature=""):
         try:
             url = f"https://localhost:{port}{path}"
-            with urllib.request.urlopen(url, data, timeout=10, context=trust) as reply:
+            request = urllib.request.Request(url, data, {"flwr-signature": signature})
+            with urllib.request.urlopen(request, timeout=10, context=trust) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, ""
@@ -132,8 +144,11 @@ def test_the_proxy_forwards_only_the_interface_of_the_sites(proxy):
 
 
 def test_the_proxy_limits_bodies_and_connections(proxy):
-    assert proxy("/v1/fleet/push", b"x" * 1000)[0] == 200
-    assert proxy("/v1/fleet/push", b"x" * 100_000)[0] == 413
+    assert proxy("/v1/fleet/pull-messages", b"x" * 1000)[0] == 200
+    assert proxy("/v1/fleet/pull-messages", b"x" * 100_000)[0] == 413
+    assert proxy("/v1/fleet/push-object", b"x" * 6_000_000, "ours")[0] == 200
+    assert proxy("/v1/fleet/push-object", b"x" * 9_000_000, "ours")[0] == 413
+    assert proxy("/v1/fleet/push-object", b"x" * 1000, "forged")[0] == 401
     held = []
     try:
         answers = []
@@ -202,11 +217,15 @@ def test_the_compose_file_names_the_image_and_files_that_exist():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     assert set(services) == {"server", "proxy", "site"}
     assert (DEPLOY / ".." / services["server"]["build"]["dockerfile"]).is_file()
-    assert (DEPLOY / services["proxy"]["volumes"][0].split(":")[0]).is_file()
+    mounted = [volume.rsplit(":", 2) for volume in services["proxy"]["volumes"]]
+    assert {mode for *_, mode in mounted} == {"ro"}
+    assert all((DEPLOY / here).is_file() for here, *_ in mounted if here.startswith("."))
+    tls = {there.rsplit("/", 1)[1] for _, there, _ in mounted if "/tls/" in there}
+    assert tls == {"ca.crt", "server.crt", "server.key"}
     for service in services.values():
         assert service["restart"] == "always"
-    for name in ("server", "site"):
-        assert services[name]["cap_drop"] == ["ALL"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["read_only"]
 
 
 def test_the_container_file_copies_files_that_exist():
@@ -217,3 +236,43 @@ def test_the_container_file_copies_files_that_exist():
     for name in names:
         assert (DEPLOY.parent / name).exists(), name
     assert text.index("USER 10001") > text.index("pip install") > text.index("--uid 10001")
+
+
+def test_dashboard_and_alerts_use_metrics_that_the_server_has(tmp_path):
+    make_federation(tmp_path / "t", n_sites=1)
+    metrics = render_metrics(Reader(tmp_path / "t").read()).decode()
+    known = set(re.findall(r"^# TYPE (\S+)", metrics, re.M))
+    rules = (DEPLOY / "prometheus" / "fedran.rules.yml").read_text()
+    panels = json.loads((DEPLOY / "grafana" / "fedran.json").read_text())["panels"]
+    shown = " ".join(target["expr"] for panel in panels for target in panel["targets"])
+    for text in (shown, " ".join(re.findall(r"expr: (.*)", rules))):
+        used = set(re.findall(r"fedran_[a-z_]+", text))
+        assert len(used) > 8
+        assert used <= known
+
+
+def test_the_alert_rules_are_valid_and_fire(tmp_path):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool of Debian's package prometheus is not installed")
+    rules = DEPLOY / "prometheus" / "fedran.rules.yml"
+    series = {"fedran_disk_free_bytes": 1000, "fedran_up": 1, "fedran_set_aside": 0}
+    series |= {"fedran_head_timestamp_seconds": 60, "fedran_last_task_timestamp_seconds": 120}
+    series |= {"fedran_open_tasks": 0, 'fedran_site_connected{site="a"}': 0}
+    fired = ("FedranDiskNearlyFull", "FedranNoNewHead", "FedranSiteSilent")
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": k, "values": f"{v}+0x1600"} for k, v in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": "25h",
+                "exp_samples": [{"labels": f'{{alertname="{n}"}}', "value": 1} for n in fired],
+            }
+        ],
+    }
+    file = tmp_path / "tests.yml"
+    file.write_text(json.dumps({"rule_files": [str(rules)], "tests": [test]}))
+    for arguments in (("check", "rules", rules), ("test", "rules", file)):
+        done = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

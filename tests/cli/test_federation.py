@@ -31,9 +31,11 @@ def test_a_site_joins_is_added_and_is_removed(call, trial, tmp_path):
     assert "fedran federation client s" in out
     secret = (tmp_path / "s" / "site.key").read_text().strip()
     assert secret not in out
+    told = re.search(r"fingerprint ([0-9a-f]{4}( [0-9a-f]{4}){4})", out)[1]
     code, out, err = call("add", "t", "s/enrolment.toml")
     assert (code, err) == (0, "")
     assert out.startswith("site-9 is in the roster")
+    assert f"fingerprint {told}" in out
     roster = tmp_path / "t" / "server" / "roster.toml"
     key = Enrolment.load(tmp_path / "s" / "enrolment.toml").key
     assert Roster.load(roster).clients["site-9"] == key
@@ -133,7 +135,7 @@ def test_a_store_is_verified_backed_up_and_restored(call, trial, tmp_path):
     (state / "store.db").write_bytes(b"nothing" * 100)
     code, out, _ = call("verify", "t")
     assert (code, "the database is damaged" in out) == (1, True)
-    refused(call("server", "t", "--insecure"), "fedran federation verify", "restore")
+    refused(call("server", "t"), "fedran federation verify", "restore")
 
 
 def test_down_reports_that_nothing_is_running(call, trial):

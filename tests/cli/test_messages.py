@@ -177,9 +177,9 @@ def test_texts_take_the_same_way(run, cli, tmp_path):
     with open("new.txt", "w") as file:
         file.write("the snow\nthe bill\n")
     assert run("predict h.fedran new.txt --backbone language").split() == ["weather", "bank"]
-    run(
-        "predict h.fedran mails.csv --column body --label intent --backbone hf:language --out l.csv"
-    )
+    options = "--column body --label intent --id body --backbone hf:language"
+    run(f"predict h.fedran mails.csv {options} --out l.csv")
+    assert table("l.csv")[-1]["id"] == "the rain"
     assert [line["label"] for line in table("l.csv")] == [
         *["weather"] * 9,
         *["bank"] * 9,

@@ -314,7 +314,7 @@ def test_a_run_of_another_app_executes_no_code_and_raises_an_alarm(tmp_path):
         assert "ALARM: the SuperLink refused" in fed.command("status", fed.folder)[1]
         submit_evil_app(fed, tmp_path / "evil", marker)
         wait_for(lambda: alarm in log.read_text(), "an alarm at the server")
-        wait_for(lambda: "ALARM: run" in fed.command("status", fed.folder)[1], "it in the status")
+        wait_for(lambda: "ALARM: a run" in fed.command("status", fed.folder)[1], "it in the status")
         assert not marker.exists()
         with flowers_own_launcher(fed, tmp_path / "home"):
             submit_evil_app(fed, tmp_path / "evil", marker)

@@ -70,7 +70,7 @@ SENT = {"alive-and-dead": SITES, "too-few": SITES, "equivocation": (FOURTH,)}
 def run_server(fed, attack, record, task):
     """One task with the program of the dishonest server in the place of ours."""
     record.mkdir(exist_ok=True)
-    command, environment = server_executor(fed.server, insecure=False)
+    command, environment = server_executor(fed.server)
     command[2:5] = [dishonest_server.__file__]
     with fed.other_executor(command, {**environment, "ATTACK": attack, "RECORD": str(record)}):
         return fed.task(task).state

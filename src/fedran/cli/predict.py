@@ -109,6 +109,8 @@ def predict(
     label and probability, and "yes" under dont_know for rows on which the head should not decide,
     because with them more than 1 % of all labels (or --reject) would be wrong.
     """
+    if id_column is not None and not is_table(rows):
+        raise ValueError(f"--id names a column of a table, got the file {rows.name}")
     if out is not None:
         out = require_new(out, overwrite, head, rows, scaler, offer)
     found = fedran.load(require_file(head, "a saved head"), fedran.Head)
@@ -117,7 +119,10 @@ def predict(
     phi = feature_map(found.fingerprint)
     scale = matching_scaler(found.fingerprint, scaler, head)
     if rows.is_dir() or rows.suffix.lower() == LINES or backbone is not None:
-        given = _extracted(rows, found.fingerprint, backbone, device, column, label)
+        given = _extracted(rows, found.fingerprint, backbone, device, column, label, force)
+        if id_column is not None:
+            ids = read_table(rows, [id_column], features=False).others[id_column]
+            given = replace(given, names=tuple(map(str, ids)))
     else:
         given = read_features(rows, id_column, label)
     require_source(given, found.fingerprint, rows, force)
@@ -219,6 +224,7 @@ def _extracted(
     device: str | None,
     column: str | None,
     label: str | None,
+    force: bool,
 ) -> Rows:
     """The features of images or texts, computed by the head's backbone."""
     from fedran.backbones.catalogue import load_backbone
@@ -235,7 +241,7 @@ def _extracted(
     takes: Literal["pixels", "text"] = "text" if isinstance(items.train, Texts) else "pixels"
     network = load_backbone(backbone or named, device, takes=takes)
     rows = Rows(np.empty((0, network.out_features)), [], source=source_of(items, network))
-    require_source(rows, head, path, force=False)  # before hours of computing
+    require_source(rows, head, path, force)  # before hours of computing
     with progress("texts" if takes == "text" else "images") as (report, notice):
         Z, _ = compute(items, network, feature_store(), None, report, notice)
     y = none_if_missing([*items.y_train.tolist(), *items.y_test.tolist()])
@@ -256,9 +262,8 @@ def read_features(path: Path, ids: str | None = None, label: str | None = None) 
         y = as_labels(y) if path.suffix.lower() == ".csv" and None not in y else none_if_missing(y)
         names = tuple(str(value) for value in table.others[ids]) if ids is not None else ()
         return Rows(table.X, y, table.columns, names=names)
-    for option, name in (("--id", ids), ("--label", label)):
-        if name is not None:
-            raise ValueError(f"{option} names a column of a table, got the file {path.name}")
+    if label is not None:
+        raise ValueError(f"--label names a column of a table, got the file {path.name}")
     parts = read_parts(path)
     if len(parts) > 1:
         say(f"{path}: the test rows are predicted; the training rows are not")

@@ -25,7 +25,7 @@ def paths(tmp_path, monkeypatch):
     from starlette.testclient import TestClient  # its import warns
 
     found = ServerPaths(tmp_path)
-    programs._superlink_program(found, "127.0.0.1:9", insecure=True)
+    programs._superlink_program(found, "127.0.0.1:9", None)
     plugin = OwnerOnly(found.runtime)
     monkeypatch.setattr(flower_app, "load_control_authn_plugin", lambda: plugin)
     link = TestClient(flower_app.create_app(), raise_server_exceptions=False)
@@ -81,13 +81,13 @@ def test_a_wrong_secret_is_refused(paths):
 
 def test_a_superlink_that_does_not_listen_is_an_error_of_one_sentence(tmp_path):
     paths = ServerPaths(tmp_path)
-    programs._superlink_program(paths, f"127.0.0.1:{programs.free_port()}", insecure=True)
+    programs._superlink_program(paths, f"127.0.0.1:{programs.free_port()}", None)
     with pytest.raises(control.FlowerError, match=r"no answer of Flower to list nodes: .*refused"):
         control.list_nodes(paths)
 
 
 def test_a_run_is_active_until_it_is_finished_in_any_way():
     for status in ("finished:completed", "finished:failed", "finished:stopped"):
-        assert not control.FlowerRun("1", status, "", 0, 0).active
+        assert not control.FlowerRun("1", status, 0, 0).active
     for status in ("pending", "starting", "running"):
-        assert control.FlowerRun("1", status, "", 0, 0).active
+        assert control.FlowerRun("1", status, 0, 0).active

@@ -33,7 +33,7 @@ def paths(tmp_path):
 
 
 def test_a_foreign_app_raises_an_alarm_that_is_kept(paths, caplog):
-    note_alarm(paths, "app: got evil\x1b[31m")
+    note_alarm(paths.state, "app: got evil\x1b[31m")
     assert "ALARM: a run brought an app that is not fedran's" in caplog.text
     (line,) = (paths.folder / "state" / ALARMS).read_text().splitlines()
     assert json.loads(line)["reason"] == "app: got evil\\x1b[31m"
@@ -44,11 +44,11 @@ def test_the_port_between_node_and_app_needs_a_secret_and_has_a_certificate(path
     pytest.importorskip("uvicorn")
     monkeypatch.setattr(programs, "_executable", lambda name: name)
     port = programs.free_port()
-    command, _ = programs.supernode(paths, port, insecure=True)
+    command, _ = programs.supernode(paths, port)
     assert command[command.index("--isolation") + 1] == "process"
     assert (paths.runtime / "secret").stat().st_mode & 0o077 == 0
     first = (paths.runtime / "secret").read_bytes()
-    programs.supernode(paths, port, insecure=True)
+    programs.supernode(paths, port)
     assert (paths.runtime / "secret").read_bytes() != first
     server, thread = real_runtime(paths, port)
     try:
@@ -156,7 +156,7 @@ def test_a_version_of_flower_without_these_steps_answers_nothing(paths, monkeypa
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_the_server_checks_the_app_of_a_run_and_never_loads_it(ours, monkeypatch, caplog):
+def test_the_server_checks_the_app_of_a_run_and_never_loads_it(ours, monkeypatch, caplog, tmp_path):
     """Flower's own function for a run, with its connection replaced."""
     task, steps = executor.server_task, []
     changed = {"pyproject.toml": OURS if ours else OURS.replace(b"serverapp:", b"evil:")}
@@ -175,20 +175,21 @@ def test_the_server_checks_the_app_of_a_run_and_never_loads_it(ours, monkeypatch
         steps.append((grid, context))
 
     if ours:
-        executor.run_task(app, "127.0.0.1:1", "token", b"authority")
+        executor.run_task(app, tmp_path, "127.0.0.1:1", "token", b"authority")
         assert steps[1:] == ["installed", ("grid", "context"), "context"]
     else:
         with pytest.raises(Refused, match="evil"):
-            executor.run_task(app, "127.0.0.1:1", "token", b"authority")
+            executor.run_task(app, tmp_path, "127.0.0.1:1", "token", b"authority")
         assert "ALARM: a run brought an app that is not fedran's" in caplog.text
+        assert (tmp_path / ALARMS).is_file()
         assert len(steps) == 1
     assert steps[0] == ("token", False, {"runtime_dependency_install": False})
 
 
-def test_a_version_of_flower_without_these_steps_runs_nothing(monkeypatch):
+def test_a_version_of_flower_without_these_steps_runs_nothing(monkeypatch, tmp_path):
     monkeypatch.delattr(executor.server_task, "run_")
     with pytest.raises(NotImplementedError, match=r"\.run_,"):
-        executor.run_task(print, "127.0.0.1:1", "token", None)
+        executor.run_task(print, tmp_path, "127.0.0.1:1", "token", b"")
 
 
 def test_our_own_app_is_accepted():

@@ -36,7 +36,7 @@ def test_addresses_of_both_kinds_are_reached(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
 def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
     paths = make_server(tmp_path / "s", ServerSettings("trial", 4, address="[::1]:9443"))
-    command, _ = programs.superlink(paths, insecure=False)
+    command, _ = programs.superlink(paths)
     assert command[command.index("--host") + 1 : command.index("--host") + 4] == [
         "::1",
         "--port",
@@ -50,12 +50,11 @@ def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
     assert (paths.runtime / OWNER).stat().st_mode & 0o077 == 0
     assert command[command.index("--superexec-auth-secret-file") + 1] == str(secret)
     assert secret.stat().st_mode & 0o077 == 0
-    for insecure in (False, True):
-        program, given = programs.server_executor(paths, insecure=insecure)
-        assert given[WITHOUT_KEYS] == str(int(insecure))
-        assert given["FEDRAN_SERVER"] == str(paths.settings_file)
-        assert (str(paths.tls / "ca.crt") in program) != insecure
-        assert secret.read_bytes().hex() not in " ".join(program)  # other users see the command
+    program, given = programs.server_executor(paths)
+    assert WITHOUT_KEYS not in given
+    assert given["FEDRAN_SERVER"] == str(paths.settings_file)
+    assert str(paths.tls / "ca.crt") in program
+    assert secret.read_bytes().hex() not in " ".join(program)  # other users see the command
 
 
 def test_idle_threads_of_openblas_sleep_unless_the_environment_says_otherwise(
@@ -63,8 +62,8 @@ def test_idle_threads_of_openblas_sleep_unless_the_environment_says_otherwise(
 ):
     paths = make_server(tmp_path / "s", ServerSettings("trial", 4, address="127.0.0.1:9443"))
     monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
-    _, environment = programs.server_executor(paths, insecure=False)
+    _, environment = programs.server_executor(paths)
     assert environment["OPENBLAS_THREAD_TIMEOUT"] == "8"
     monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "20")
-    _, environment = programs.server_executor(paths, insecure=False)
+    _, environment = programs.server_executor(paths)
     assert environment["OPENBLAS_THREAD_TIMEOUT"] == "20"

@@ -3,16 +3,28 @@
 import asyncio
 import json
 import sys
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime
 from importlib import import_module
 
 import pytest
 
 pytest.importorskip("flwr")
 
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+)
+from fastapi.middleware import Middleware
 from fastapi.routing import APIRoute, iter_route_contexts
 from flwr.superlink import main as flower_app
 
 from fedran.federation.flower import programs, superlink
+from fedran.federation.protocol.keys import make_node_key
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
@@ -22,7 +34,7 @@ LOGIN = {"get-login-details", "get-auth-tokens", "refresh-auth-tokens"}
 @pytest.fixture
 def paths(tmp_path):
     found = ServerPaths(tmp_path)
-    programs._superlink_program(found, "127.0.0.1:9443", insecure=True)
+    programs._superlink_program(found, "127.0.0.1:9443", None)
     return found
 
 
@@ -70,7 +82,7 @@ def test_a_question_of_the_owner_during_a_restart_is_refused_without_an_alarm(
     name, paths, app, caplog
 ):
     """Each start has another secret, and a question may be sent with the one before."""
-    programs._superlink_program(paths, "127.0.0.1:9443", insecure=True)
+    programs._superlink_program(paths, "127.0.0.1:9443", None)
     token = json.loads((paths.runtime / "owner.json").read_text())[name]
     if name == "previous":  # the SuperLink has started again
         app.state.account_access_dep.authn_plugin.secret = b"newer"
@@ -95,6 +107,74 @@ def test_an_open_route_ends_the_superlink_before_it_listens(paths, app, monkeypa
         superlink.main(paths.runtime, [])
     assert "the SuperLink is not started: with these versions of Flower, FastAPI and" in caplog.text
     assert "install the versions in constraints.txt" in caplog.text
+
+
+def sent(app, paths, path, size, headers):
+    """The status of a request, and how many bytes of it were read."""
+    taken = 0
+
+    async def body():
+        nonlocal taken
+        for _ in range(size // 2**16):
+            taken += 2**16
+            yield bytes(2**16)
+
+    async def ask():
+        secret = json.loads((paths.runtime / "owner.json").read_text())["secret"]
+        if not any(m.cls is superlink.BodyLimit for m in app.user_middleware):
+            app.user_middleware.insert(0, Middleware(superlink.BodyLimit, secret.encode()))
+        inside = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=inside, base_url="http://localhost") as client:
+            given = {"content-type": "application/protobuf", **headers}
+            if not headers.keys() & {"content-length", "transfer-encoding"}:
+                return (await client.get(path, headers=given)).status_code
+            return (await client.post(path, content=body(), headers=given)).status_code
+
+    return asyncio.run(ask()), taken
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/fleet/push-object", "/v1/runtime/push-object", "/v1/control/start-run", "/docs"]
+)
+def test_a_large_request_of_a_stranger_is_refused_before_it_is_read(path, app, paths, tmp_path):
+    forged = {"authorization": "Bearer guess", "flwr-task-token": "guess"}
+    forged |= signed(make_ssh_key(tmp_path))
+    for headers in ({}, forged):
+        given = {**headers, "content-length": str(2**20)}
+        assert sent(app, paths, path, 2**20, given) == (401, 0)
+    assert sent(app, paths, path, 2**20, {"transfer-encoding": "chunked"}) == (411, 0)
+    assert sent(app, paths, path, 2**20, {"content-length": str(600 * 2**20)}) == (413, 0)
+
+
+def make_ssh_key(folder):
+    public = make_node_key(folder / "node.key")
+    return load_ssh_private_key((folder / "node.key").read_bytes(), None), public
+
+
+def signed(key):
+    """The headers with which a SuperNode proves its key, as Flower makes them."""
+    now = datetime.now(UTC).isoformat()
+    pem = key[0].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    signature = key[0].sign(now.encode(), ec.ECDSA(SHA256()))
+    return {
+        "flwr-public-key": b64encode(pem).decode(),
+        "flwr-timestamp": now,
+        "flwr-signature": b64encode(signature).decode(),
+    }
+
+
+def test_a_node_that_was_admitted_may_send_and_one_that_was_removed_may_not(app, paths, tmp_path):
+    key, state = make_ssh_key(tmp_path), app.state.linkstate_factory.state()
+    headers = signed(key)
+    assert sent(app, paths, superlink.KNOWN, 0, headers) == (401, 0)
+    node = state.create_node("1", "one", b64decode(headers["flwr-public-key"]), 0)
+    assert sent(app, paths, superlink.KNOWN, 0, headers) == (204, 0)
+    given = {**headers, "content-length": str(2**20)}
+    assert sent(app, paths, "/v1/fleet/push-object", 2**20, given)[1] == 2**20
+    broken = {**headers, "flwr-timestamp": datetime.now(UTC).isoformat()}
+    assert sent(app, paths, superlink.KNOWN, 0, broken) == (401, 0)
+    state.delete_node("1", node)
+    assert sent(app, paths, superlink.KNOWN, 0, headers) == (401, 0)
 
 
 def test_the_program_starts_flowers_with_this_plugin(paths, monkeypatch):

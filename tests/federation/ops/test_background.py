@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -18,6 +19,7 @@ from fedran.federation.ops.services import (
     wait_for_service,
 )
 from fedran.federation.protocol.lockfile import locked
+from fedran.federation.server.store.database import Database
 
 
 @pytest.fixture
@@ -28,18 +30,18 @@ def folder(tmp_path):
 
 def test_a_folder_without_a_server_or_sites_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no server\.toml here or in server/"):
-        start_federation(tmp_path, insecure=False, say=print)
+        start_federation(tmp_path, say=print)
     make_federation(tmp_path / "alone", n_sites=0, features=DeclaredFeatures(6))
     with pytest.raises(
         FileNotFoundError, match="no sites; run the server alone with `fedran federation server`"
     ):
-        start_federation(tmp_path / "alone", insecure=False, say=print)
+        start_federation(tmp_path / "alone", say=print)
 
 
 def test_a_service_that_ends_at_once_is_an_error_with_its_last_line(folder):
     site = folder / "sites" / "site-1"
     (site / "node.key").chmod(0o644)
-    process = start_service("client", site, insecure=False)
+    process = start_service("client", site)
     with pytest.raises(StartFailed, match="the service did not start: fedran: ") as caught:
         wait_for_service(process, site)
     assert "run `chmod 600" in str(caught.value)
@@ -57,7 +59,7 @@ def test_a_service_that_ends_without_output_is_an_error(tmp_path):
 
 def test_a_running_service_is_not_started_again(folder):
     with locked(folder / "server" / "log"):
-        assert start_service("server", folder / "server", insecure=False) is None
+        assert start_service("server", folder / "server") is None
         wait_for_service(None, folder / "server")
 
 
@@ -69,9 +71,11 @@ def test_a_server_that_is_not_ready_in_time_is_an_error_with_its_last_line(folde
     (folder / "server" / "log" / "fedran.log").write_text("first\nSuperLink ended with code 1\n\n")
     with (
         locked(folder / "server" / "log"),
-        pytest.raises(StartFailed, match=r"the server is not ready in time; see .*ended with"),
+        pytest.raises(
+            StartFailed, match=r"no server that knows its sites in time; see .*ended with"
+        ),
     ):
-        start_federation(folder, insecure=False, say=print)
+        start_federation(folder, say=print)
 
 
 def test_flower_is_asked_again_until_it_answers(folder, monkeypatch):
@@ -87,7 +91,9 @@ def test_flower_is_asked_again_until_it_answers(folder, monkeypatch):
     monkeypatch.setattr(control, "list_nodes", ask)
     monkeypatch.setattr(programs, "is_listening", lambda _: True)
     with locked(folder / "server" / "log"), locked(folder / "sites" / "site-1" / "log"):
-        start_federation(folder, insecure=True, say=lambda _: None)
+        with closing(Database(folder / "server" / "state")) as database:
+            database.set_nodes({"site-1": ("1", "key")})
+        start_federation(folder, say=lambda _: None)
 
 
 def test_stopping_where_nothing_runs_does_nothing(folder, tmp_path):

@@ -1,6 +1,5 @@
 """Nodes of the SuperLink: who may connect, who lacks the newest head. Flower is simulated."""
 
-import hashlib
 import json
 import logging
 import sqlite3
@@ -18,10 +17,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedran.federation.flower import control
-from fedran.federation.ops.nodes import NodeRegistry, _free_key
+from fedran.federation.ops.nodes import NodeRegistry, _free_key, disconnect
 from fedran.federation.protocol.keys import make_node_key
 from fedran.federation.protocol.limits import LONGEST_WAIT_UPDATES
-from fedran.federation.server.settings import APP, ServerPaths
+from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 
 
@@ -83,8 +82,8 @@ def place(tmp_path):
     return ServerPaths(tmp_path)
 
 
-def flower_run(run_id, status="finished:completed", app="", received=0, sent=0):
-    return control.FlowerRun(run_id, status, app, received, sent)
+def flower_run(run_id, status="finished:completed", received=0, sent=0):
+    return control.FlowerRun(run_id, status, received, sent)
 
 
 def database(place):
@@ -96,7 +95,7 @@ def key(place, client, text):
 
 
 def update(place, times=1, *, catch_up=False, registry=None):
-    found = registry or NodeRegistry(place, authenticated=True)
+    found = registry or NodeRegistry(place)
     for _ in range(times):
         found.update(catch_up=catch_up)
     return found
@@ -152,13 +151,6 @@ def test_a_key_file_that_is_no_text_is_a_warning(place, link):
     update(place)
 
 
-def test_without_authentication_nothing_is_registered(place, link):
-    key(place, "site-1", "A")
-    update(place, registry=NodeRegistry(place, authenticated=False))
-    assert link.how_often("register") == 0
-    assert link.how_often("list nodes") == 1
-
-
 def test_nodes_and_runs_are_recorded_for_the_status(place, link):
     for client in ("site-1", "site-2"):
         key(place, client, client)
@@ -195,7 +187,7 @@ GONE = [
 @pytest.mark.parametrize("reason", GONE, ids=lambda r: type(r).__name__)
 def test_no_answer_of_flower_is_a_warning_and_the_next_update_goes_on(reason, place, link, caplog):
     key(place, "site-1", "A")
-    registry = NodeRegistry(place, authenticated=True)
+    registry = NodeRegistry(place)
     link.away = reason
     registry.update(catch_up=True)
     assert "nodes and runs were not updated" in caplog.text
@@ -215,7 +207,7 @@ def three(place, link):
     update(place)
     for node in link.nodes.values():
         node["status"] = "online"
-    return NodeRegistry(place, authenticated=True)
+    return NodeRegistry(place)
 
 
 def test_all_nodes_without_the_newest_head_get_it_in_one_run(three, place, link):
@@ -355,14 +347,13 @@ def test_a_node_that_was_away_for_long_is_asked_at_once(three, place, link):
     assert updates_with_a_run(three, link, 1) == [0]
 
 
-def test_a_run_with_a_foreign_app_is_an_alarm(place, link, caplog):
-    (place.flower / APP).write_bytes(b"ours")
-    ours = hashlib.sha256(b"ours").hexdigest()
-    link.runs = [flower_run("1", app=ours), flower_run("2", app="theirs")]
-    update(place, 2)
-    assert caplog.text.count("ALARM: run 2 has an app that is not fedran's") == 1
-    assert json.loads(database(place).fact("flower"))["foreign_runs"] == ["2"]
-    (place.flower / APP).write_bytes(b"newer")
+def test_a_site_that_is_removed_is_disconnected_at_once(place, link):
+    for client in ("site-1", "site-2"):
+        key(place, client, client)
     update(place)
-    found = json.loads(database(place).fact("flower"))["foreign_runs"]
-    assert found == ["2"], "runs of an earlier version of our app are not foreign"
+    assert disconnect(place, "site-1")
+    assert database(place).nodes().keys() == {"site-2"}
+    assert [n["key"] for n in link.nodes.values()] == ["site-2"]
+    link.away = control.FlowerError("no answer")
+    assert not disconnect(place, "site-2")
+    assert database(place).nodes().keys() == {"site-2"}, "the next update does it"

@@ -59,12 +59,8 @@ def nodes(place):
 def test_a_new_server_has_settings_roster_and_certificates(server):
     assert server.settings() == SETTINGS
     assert Roster.load(server.roster).clients == {}
-    assert {p.name for p in server.tls.iterdir()} == {
-        "ca.crt",
-        "ca.key",
-        "server.crt",
-        "server.key",
-    }
+    assert {p.name for p in server.tls.iterdir()} == {"ca.crt", "server.crt", "server.key"}
+    assert mode(server.folder.parent / "authority" / "ca.key") == 0o600
     assert mode(server.folder) == mode(server.nodes) == mode(server.tls) == 0o700
     assert mode(server.roster) == mode(server.settings_file) == 0o600
 
@@ -298,3 +294,8 @@ def test_sites_of_a_table_know_its_column_of_labels(tmp_path):
     )
     assert site.settings().label_column == "sick"
     assert ServerPaths.find(tmp_path / "f").settings().label_column == "sick"
+
+
+def test_epsilon_becomes_the_limit_of_the_sites_that_init_makes(tmp_path):
+    for place in make_federation(tmp_path / "t", n_sites=3, privacy="dp", epsilon=1.0):
+        assert place.settings().max_epsilon == 1.0

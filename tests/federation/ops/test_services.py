@@ -27,7 +27,7 @@ def paths(tmp_path):
 def test_a_site_says_whether_it_is_connected_when_this_changes(paths, monkeypatch, caplog):
     reasons = [""] + ["nothing listens there"] * 2 + [""] * 5 + ["no answer"]
     monkeypatch.setattr(services, "why_unreachable", lambda *_: (reasons.pop(0), "a remedy"))
-    connection = Connection(paths, insecure=False)
+    connection = Connection(paths)
     with caplog.at_level(logging.INFO):
         for ended in ("", None, None, "not admitted", "not admitted", None, None, None, None):
             connection.next_check = 0.0
@@ -55,7 +55,7 @@ def test_a_site_makes_its_secret_only_while_it_holds_the_lock_of_its_folder(path
 
     monkeypatch.setattr(services.programs, "supernode", supernode)
     with pytest.raises(PermissionError):
-        services.run_site(paths, insecure=True, say=print)
+        services.run_site(paths, say=print)
     assert held[0] is not None
 
 

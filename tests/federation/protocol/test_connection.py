@@ -55,8 +55,6 @@ def context(tls):
 def test_a_server_with_the_right_certificate_is_reached(tls, context):
     with listener(context) as address:
         assert why_unreachable(address, tls / "ca.crt") == ("", "")
-    with listener() as address:
-        assert why_unreachable(address, None) == ("", "")
 
 
 def test_reasons_are_named(tls, context, tmp_path):

@@ -154,12 +154,12 @@ def test_the_key_of_the_server_cannot_sign_certificates(made):
 def test_certificate_keys_are_readable_by_their_owner_only(tmp_path):
     before = os.umask(0)
     try:
-        make_certificates(tmp_path / "a" / "tls")
+        make_certificates(tmp_path / "a" / "tls", (), tmp_path / "b")
     finally:
         os.umask(before)
     modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "a" / "tls").iterdir()}
-    assert set(modes) == {"ca.crt", "ca.key", "server.crt", "server.key"}
-    assert modes["ca.key"] == modes["server.key"] == 0o600
+    assert set(modes) == {"ca.crt", "server.crt", "server.key"}
+    assert modes["server.key"] == stat.S_IMODE((tmp_path / "b" / "ca.key").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "a" / "tls").stat().st_mode) == 0o700
 
 
@@ -203,9 +203,9 @@ def test_an_invalid_host_is_refused_and_nothing_is_written(host, tmp_path):
 
 
 def test_a_renewed_certificate_has_the_same_authority_and_names(tmp_path):
-    make_certificates(tmp_path, ("fl.example.org", "10.0.0.1"))
+    make_certificates(tmp_path, ("fl.example.org", "10.0.0.1"), tmp_path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    renew_server(tmp_path)
+    renew_server(tmp_path, tmp_path)
     after = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     assert {n for n in after if after[n] != before[n]} == {"server.crt", "server.key"}
     assert server_hosts(tmp_path) == ["localhost", "127.0.0.1", "::1", "fl.example.org", "10.0.0.1"]
@@ -215,7 +215,7 @@ def test_a_renewed_certificate_has_the_same_authority_and_names(tmp_path):
     assert days_left(tmp_path / "server.crt") > 800
     (tmp_path / "ca.key").unlink()
     with pytest.raises(FileNotFoundError, match=r"name the folder in which ca.key is kept"):
-        renew_server(tmp_path)
+        renew_server(tmp_path, tmp_path)
 
 
 def test_the_key_of_the_authority_can_be_kept_elsewhere(tmp_path):
@@ -223,14 +223,12 @@ def test_the_key_of_the_authority_can_be_kept_elsewhere(tmp_path):
     keys.make_certificates(tls, ["fl.example.org"], safe)
     assert sorted(p.name for p in tls.iterdir()) == ["ca.crt", "server.crt", "server.key"]
     assert (safe / "ca.key").stat().st_mode & 0o077 == 0
-    with pytest.raises(FileNotFoundError, match="kept with --ca"):
-        keys.renew_server(tls)
     before = (tls / "server.crt").read_bytes()
-    keys.renew_server(tls, authority_folder=safe)
+    keys.renew_server(tls, safe)
     assert (tls / "server.crt").read_bytes() != before
     assert "fl.example.org" in keys.server_hosts(tls)
     with pytest.raises(FileExistsError, match="may belong to another federation"):
         keys.make_certificates(tmp_path / "second", (), safe)
-    keys.make_certificates(tmp_path / "other")
+    keys.make_certificates(tmp_path / "other", (), tmp_path / "other")
     with pytest.raises(Refused, match=r"the key of this server's ca.crt"):
-        keys.renew_server(tls, authority_folder=tmp_path / "other")
+        keys.renew_server(tls, tmp_path / "other")

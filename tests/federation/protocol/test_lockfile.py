@@ -17,7 +17,13 @@ pytest.importorskip("cryptography")
 import fcntl
 
 from fedran.federation.protocol import lockfile
-from fedran.federation.protocol.lockfile import AlreadyRunning, lock_holder, locked, terminate
+from fedran.federation.protocol.lockfile import (
+    AlreadyRunning,
+    lock_holder,
+    locked,
+    terminate,
+    wait_until,
+)
 
 HOLDER = """
 import signal, sys, time
@@ -193,3 +199,11 @@ def test_terminate_accepts_that_a_program_has_already_ended(tmp_path, monkeypatc
     found = iter([{"pid": gone.pid}])
     monkeypatch.setattr(lockfile, "lock_holder", lambda _: next(found, None))
     terminate(tmp_path, timeout=1.0)
+
+
+def test_a_long_wait_says_what_it_waits_for(monkeypatch, caplog):
+    monkeypatch.setattr(lockfile, "FIRST_PROGRESS", 0.0)
+    assert not wait_until(lambda: False, 0.05, 0.01, what="Godot")
+    assert caplog.text.count("waiting for Godot") == 1
+    assert not wait_until(lambda: False, 0.05, 0.01)
+    assert caplog.text.count("waiting") == 1

@@ -182,7 +182,14 @@ def test_lines_are_json_on_request(tmp_path, monkeypatch, logger):
     monkeypatch.setenv("FEDRAN_LOG", "json")
     path = log_to(tmp_path)
     logger = logging.getLogger("fedran.test")
-    logger.warning("site %s:\x1b[31m\nforged", "a")
+    told = {
+        "site": "a\n",
+        "task": "may",
+        "decision": "accepted",
+        "code": "accepted",
+        "seconds": 0.5,
+    }
+    logger.warning("site %s:\x1b[31m\nforged", "a", extra=told)
     try:
         raise ValueError("broken")
     except ValueError:
@@ -191,4 +198,6 @@ def test_lines_are_json_on_request(tmp_path, monkeypatch, logger):
     assert first["message"] == "site a:\\x1b[31m\\nforged"
     assert (first["level"], first["logger"]) == ("WARNING", "fedran.test")
     assert first["time"].endswith("+00:00")
+    assert {name: first[name] for name in told} == {**told, "site": "a\\n"}
     assert "ValueError: broken" in second["exception"]
+    assert not second.keys() & told.keys()

@@ -1,18 +1,24 @@
 """The state of a federation, read from files alone."""
 
 import json
+import shutil
 import time
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("cryptography")
 
+from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol import keys
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.lockfile import DiskFull
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.server.store.schema import Tombstone
+from fedran.federation.site.settings import ALARMS
 from fedran.federation.status.format import format_uploads
+from fedran.federation.status.metrics import render_metrics
 from fedran.federation.status.reader import Reader
 from helpers.federation.made_federation import upload
 from helpers.federation.recorded_federation import RecordedFederation
@@ -105,7 +111,6 @@ def test_unsigned_messages_count_for_no_site_and_create_no_task(recorded):
     assert all((s.last_seen, s.uploads, s.bytes) == (None, 0, 0) for s in status.sites)
     assert status.tasks == []
     assert [(t.client, t.verified) for t in status.problems] == [
-        ("site-2", False),
         ("stranger", False),
         ("site-1", False),
     ]
@@ -213,8 +218,7 @@ def test_alarms_and_a_certificate_that_expires_are_findings(open_task, monkeypat
     assert Reader(open_task.folder).read().certificate_expires is None
     monkeypatch.setattr(keys, "SERVER_DAYS", 20)
     keys.make_certificates(open_task.server / "tls")
-    record = {"at": time.time(), "nodes": [], "foreign_runs": ["77"]}
-    open_task.database.set_fact("flower", json.dumps(record))
+    (open_task.server / "state" / ALARMS).write_text('nonsense\n{"at": 1.0, "reason": "run 77"}\n')
     runtime = ServerPaths(open_task.server).runtime
     runtime.mkdir(parents=True)
     (runtime / REFUSED_REQUESTS).write_text(json.dumps({"at": time.time(), "times": 3}))
@@ -224,3 +228,15 @@ def test_alarms_and_a_certificate_that_expires_are_findings(open_task, monkeypat
     assert (foreign.level, "run 77" in foreign.text) == ("problem", True)
     assert (requests.level, "at least 3" in requests.text) == ("problem", True)
     assert (certificate.level, "20 days" in certificate.text) == ("warning", True)
+
+
+@pytest.mark.parametrize(("free", "level"), [(2**40, None), (2**25, "warning"), (0, "problem")])
+def test_a_full_disk_is_seen_and_nothing_claims_to_run(free, level, open_task, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    status = Reader(open_task.folder).read()
+    found = [f.level for f in status.findings if "free" in f.text]
+    assert (found, status.running) == ([level] if level else [], level != "problem")
+    assert f"fedran_disk_free_bytes {free}\n" in render_metrics(status).decode()
+    if level == "problem":
+        with pytest.raises(DiskFull, match="disk full"):
+            run_task(ServerPaths.find(open_task.folder), "june", say=print)

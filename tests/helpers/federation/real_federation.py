@@ -76,12 +76,12 @@ class Federation:
         return SitePaths(self.folder / "sites" / name)
 
     def up(self):
-        start_federation(self.folder, insecure=False, say=self.said.append)
+        start_federation(self.folder, say=self.said.append)
 
     def start_site(self, name):
         """One more site, whether its node may connect or not."""
         place = self.site(name).folder
-        wait_for_service(start_service("client", place, insecure=False), place)
+        wait_for_service(start_service("client", place), place)
 
     def task(self, name, **options):
         return run_task(self.server, name, say=self.said.append, **options)

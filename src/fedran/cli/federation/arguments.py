@@ -26,10 +26,6 @@ ServerFolder = Annotated[
 SiteFolder = Annotated[Path, typer.Argument(help="Folder of the site.", show_default=False)]
 Client = Annotated[str, typer.Argument(help="Id of the site.", show_default=False)]
 Task = Annotated[str, typer.Argument(help="Id of the task.", show_default=False)]
-Insecure = Annotated[
-    bool,
-    typer.Option("--insecure", help="No encryption, no authentication. Never in production."),
-]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree without a question, for scripts.")]
 
 

@@ -77,7 +77,7 @@ def init(
         Path | None,
         typer.Option(
             help="Folder for the key of the certificate authority, for example on a removable "
-            "medium. The server does not need it."
+            "medium. Default: FOLDER/authority, to be moved to a safe place."
         ),
     ] = None,
     privacy: Annotated[
@@ -108,7 +108,13 @@ def init(
     ] = False,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
-    from fedran.federation.ops.scaffold import DeclaredFeatures, id_of_folder, make_federation
+    from fedran.federation.ops.scaffold import (
+        AUTHORITY,
+        DeclaredFeatures,
+        id_of_folder,
+        make_federation,
+    )
+    from fedran.federation.ops.tasks import late_site
 
     given = [value for value in (in_features, features, backbone) if value is not None]
     if len(given) > 1:
@@ -140,6 +146,8 @@ def init(
         **({"trusted": True} if trusted else {}),
     )
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
+    place = offline_ca or folder / AUTHORITY
+    lines += [f"{place}     ca.key, which only `renew` needs: move it to a safe place"]
     if made:
         lines += [f"{folder}/sites/...     {len(made)} sites: site.toml, keys, data/"]
     if declared is not None and declared.columns:
@@ -155,6 +163,12 @@ def init(
         lines += ["min_group = 5: no mean of fewer than 5 rows leaves a site, which costs 3 to 4"]
         lines += ["points of accuracy (73.7 instead of 77.5 % on CIFAR-100 features); with 1, also"]
         lines += ["as group_size and min_class_count, every row leaves its site, rounded."]
+    if privacy != "none":
+        settings = find_server(folder).settings()
+        expected = len(made) or settings.min_sites
+        lines += [
+            f"A site that misses the deadline of a task: {late_site(expected, settings.min_sites)}."
+        ]
     lines += ["", "next:"]
     quoted = shlex.quote(str(folder))
     if made:
@@ -189,6 +203,10 @@ def join(
             "are differentially private."
         ),
     ] = "none",
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="With --privacy dp: the most that a row may spend in a task."),
+    ] = None,
     label: Annotated[
         str, typer.Option(metavar="COLUMN", help="The column of labels in the site's tables.")
     ] = LABEL,
@@ -207,19 +225,21 @@ def join(
     """
     from fedran.federation.ops.enrolment import ENROLMENT_FILE, make_new_keys
     from fedran.federation.ops.scaffold import make_site
+    from fedran.federation.site.settings import SitePaths
 
     given = {"--federation": federation, "--client": client, "--server": server, "--ca": ca}
     if new_keys:
         if any(given.values()):
             raise typer.BadParameter("--new-keys is for a site that exists, and takes no other")
-        make_new_keys(find_site(folder))
+        enrolment = make_new_keys(find_site(folder))
+        typer.echo(f"fingerprint {enrolment.fingerprint}")
         typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner, who runs:")
         typer.echo("  fedran federation add SERVER enrolment.toml --replace")
         return
     if federation is None or client is None or server is None or ca is None:
         missing = ", ".join(name for name, value in given.items() if value is None)
         raise typer.BadParameter(f"a new site also needs {missing}")
-    make_site(
+    enrolment = make_site(
         folder,
         federation=federation,
         client=client,
@@ -227,9 +247,18 @@ def join(
         ca=ca,
         privacy=privacy,
         label_column=label,
+        max_epsilon=epsilon,
     )
     typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz, .csv or .parquet there)")
+    typer.echo(f"fingerprint {enrolment.fingerprint}: `add` at the server prints the same; compare")
+    typer.echo("the two by telephone")
     typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner; it contains no secret")
+    if privacy == "dp" and epsilon is None:
+        limit = SitePaths.find(folder).settings().max_epsilon
+        typer.echo(
+            f"no task may spend more than max_epsilon = {limit:g} in site.toml: change it, or"
+        )
+        typer.echo("join with --epsilon")
     quoted = shlex.quote(str(folder))
     if privacy != "none":
         typer.echo(f"when all sites are added: fedran federation check {quoted} --roster ROSTER")
@@ -254,6 +283,8 @@ def add(
     paths = find_server(folder)
     add_site(paths, site, replace_keys=replace_keys)
     typer.echo(f"{site.client} is in the roster; its node may connect within a minute")
+    typer.echo(f"fingerprint {site.fingerprint}: the site's `join` printed the same, or these are")
+    typer.echo("not its keys: compare by telephone, and `remove` it if they differ")
     if paths.settings().privacy != "none":
         typer.echo(f"roster {roster_fingerprint(Roster.load(paths.roster).clients)}")
         typer.echo("every site must compare and pin it: `fedran federation check SITE`")
@@ -263,10 +294,12 @@ def remove(folder: ServerFolder, client: Client) -> None:
     """End a site's membership. Its earlier uploads stay in the classifier: see `forget`."""
     from fedran.federation.ops.enrolment import remove_site
 
-    remove_site(find_server(folder), client)
+    cut = remove_site(find_server(folder), client)
+    how = "is disconnected" if cut else "is refused as soon as the server runs"
     typer.echo(
-        f"{client} is removed from the roster. Its earlier uploads stay in the classifier; "
-        f"`{shlex.join(['fedran', 'federation', 'forget', str(folder), client])}` removes them"
+        f"{client} is removed from the roster and {how}. Its earlier uploads stay in the "
+        f"classifier; `{shlex.join(['fedran', 'federation', 'forget', str(folder), client])}` "
+        "removes them"
     )
 
 
@@ -278,12 +311,19 @@ def renew(
     ] = None,
     ca: Annotated[
         Path | None,
-        typer.Option(help="Folder that holds ca.key, if `init --offline-ca` put it elsewhere."),
+        typer.Option(help="Folder that holds ca.key. Default: `authority` beside the server's."),
     ] = None,
 ) -> None:
-    """Renew the server's certificate. Restart the server afterwards; sites need nothing new."""
+    """Renew the server's certificate. A running server loads it; sites need nothing new."""
+    from fedran.federation.ops.scaffold import AUTHORITY
     from fedran.federation.protocol.keys import days_left, renew_server
+    from fedran.federation.protocol.lockfile import lock_holder
 
-    tls = find_server(folder).tls
-    renew_server(tls, host, ca)
-    typer.echo(f"{tls / 'server.crt'}: valid for {days_left(tls / 'server.crt'):.0f} days")
+    paths = find_server(folder)
+    renew_server(paths.tls, ca or paths.folder.parent / AUTHORITY, host)
+    new = paths.tls / "server.crt"
+    typer.echo(f"{new}: valid for {days_left(new):.0f} days")
+    if lock_holder(paths.folder / "log") is not None:
+        typer.echo("the running server loads it when no task is open; sites connect again")
+    typer.echo("a proxy has copies of server.crt and server.key: copy both again (as a rule to")
+    typer.echo("/etc/fedran/tls), then `nginx -s reload`; with compose: `restart proxy`")

@@ -9,7 +9,6 @@ import typer
 
 from fedran.cli.federation.arguments import (
     FederationFolder,
-    Insecure,
     ServerFolder,
     SiteFolder,
     Task,
@@ -18,25 +17,25 @@ from fedran.cli.federation.arguments import (
 )
 
 
-def server(folder: ServerFolder, insecure: Insecure = False) -> None:
+def server(folder: ServerFolder) -> None:
     """Run a server in the foreground until Ctrl-C."""
     from fedran.federation.ops.services import run_server
 
-    run_server(find_server(folder), insecure=insecure, say=typer.echo)
+    run_server(find_server(folder), say=typer.echo)
 
 
-def client(folder: SiteFolder, insecure: Insecure = False) -> None:
+def client(folder: SiteFolder) -> None:
     """Run a site in the foreground until Ctrl-C."""
     from fedran.federation.ops.services import run_site
 
-    run_site(find_site(folder), insecure=insecure, say=typer.echo)
+    run_site(find_site(folder), say=typer.echo)
 
 
-def up(folder: FederationFolder, insecure: Insecure = False) -> None:
+def up(folder: FederationFolder) -> None:
     """Start a server and its sites on this machine in the background."""
     from fedran.federation.ops.services import start_federation
 
-    start_federation(folder, insecure=insecure, say=typer.echo)
+    start_federation(folder, say=typer.echo)
 
 
 def down(

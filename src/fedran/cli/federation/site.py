@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedran.cli.federation.arguments import Insecure, SiteFolder, Task, find_site
+from fedran.cli.federation.arguments import SiteFolder, Task, find_site
 from fedran.wire.sizes import human_bytes
 
 
@@ -16,7 +16,6 @@ def check(
     task: Annotated[
         str | None, typer.Argument(help="Also check its rows.", show_default=False)
     ] = None,
-    insecure: Insecure = False,
     roster: Annotated[
         Path | None,
         typer.Option(
@@ -44,7 +43,7 @@ def check(
         typer.echo(f"this site has pinned the roster {trust_roster(paths, trust, roster)}")
         return
     worst = 0
-    for found in check_site(paths, task, insecure=insecure, roster=roster):
+    for found in check_site(paths, task, roster=roster):
         typer.echo(f"{found.level:8}{found.text}")
         if found.remedy:
             typer.echo(f"        {found.remedy}")

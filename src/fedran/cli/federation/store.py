@@ -91,10 +91,27 @@ def restore(
     typer.echo("restored; sites will send again what the backup does not contain")
 
 
-def verify(folder: ServerFolder) -> None:
-    """Check the whole database and every upload in it. The exit code is 1 for damage."""
-    from fedran.federation.ops.maintenance import verify_store
+def verify(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder of a server, or a signed record.", show_default=False),
+    ],
+) -> None:
+    """Check the whole database and every upload in it, or the signature of a record of a removal.
 
+    The exit code is 1 for damage. A record is from the server whose key is printed.
+    """
+    import json
+
+    from fedran.federation.ops.maintenance import verify_store
+    from fedran.federation.server.store.forgetting import check_record
+
+    if folder.is_file():
+        content = folder.read_text()
+        check_record(content)
+        typer.echo(f"signed by {json.loads(content)['key']}")
+        typer.echo(json.dumps(json.loads(content)["record"], indent=1))
+        return
     found = verify_store(find_server(folder))
     for problem in found:
         typer.echo(problem)

@@ -15,7 +15,7 @@ from fedran.core.sums.aggregator import FLOAT32_ENERGY
 
 SHARE = 0.95
 """Of the energy: columns with so much of it leave nothing to the others. Of scikit-learn's `wine`
-one column has 97 %, and scaling raises the accuracy from 62.0 to 98.9 %. The first three columns
+one column has 97 %, and scaling raises the accuracy from 92.1 to 98.9 %. The first three columns
 of backbones' features have 3 to 22 %."""
 MOST = 3
 """Most columns that count as few, and at most a quarter of all."""

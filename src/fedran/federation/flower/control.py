@@ -34,8 +34,6 @@ class FlowerRun:
     run_id: str
     status: str
     """For example "running", or "finished:completed"."""
-    app: str
-    """SHA-256 of its app, as Flower packs it."""
     received: int
     """Bytes that the server received."""
     sent: int
@@ -95,7 +93,6 @@ def list_runs(paths: ServerPaths, run_id: str | None = None) -> list[FlowerRun]:
         FlowerRun(
             str(run.run_id),
             ":".join(filter(None, (run.status.status, run.status.sub_status))),
-            run.fab_hash,
             int(run.bytes_recv),
             int(run.bytes_sent),
         )

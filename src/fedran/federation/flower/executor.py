@@ -3,7 +3,7 @@
 Flower's own launcher installs and runs the app that comes with a run, and passes the token of a
 task on the command line, where every user of the machine can read it. Two programs take its place:
 
-    python -m fedran.federation.flower.executor server SERVER.toml HOST:PORT SECRET [CA]
+    python -m fedran.federation.flower.executor server SERVER.toml HOST:PORT SECRET CA
     python -m fedran.federation.flower.executor client SITE.toml HOST:PORT
 
 They claim tasks with a secret that only their own user can read, and run the installed app in a
@@ -44,6 +44,7 @@ from fedran.federation.flower.private import replace_steps
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.limits import MAX_APP_BYTES, POLL_SECONDS
 from fedran.federation.protocol.logs import log_to
+from fedran.federation.server.settings import STATE
 from fedran.federation.site.settings import ALARMS, SitePaths, SiteSettings
 
 log = logging.getLogger("fedran.federation.flower.executor")
@@ -99,17 +100,14 @@ def end_with(work: Callable[[], None]) -> NoReturn:
 def claim_tasks(
     address: str,
     secret: bytes,
-    authority: bytes | None,
+    authority: bytes,
     task_type: str,
     run: Callable[[str], None],
 ) -> NoReturn:
-    """Claim tasks and call ``run`` with the token of each in a process of its own, forever.
-
-    ``authority`` is the certificate of the authority; None: the port has no TLS.
-    """
+    """Claim tasks and call ``run`` with the token of each in a process of its own, forever."""
     client = RuntimeHttpClient.from_server_address(
         address,
-        insecure=authority is None,
+        insecure=False,
         root_certificates=authority,
         interceptors=[
             RuntimeVersionHttpInterceptor(component_name="SuperExec"),
@@ -129,8 +127,10 @@ def claim_tasks(
         time.sleep(POLL_SECONDS)
 
 
-def run_task(app: Callable[..., None], address: str, token: str, authority: bytes | None) -> None:
-    """Run the server's app for one run of Flower.
+def run_task(
+    app: Callable[..., None], state: Path, address: str, token: str, authority: bytes
+) -> None:
+    """Run the server's app for one run of Flower. ``state`` is the folder of its state.
 
     Flower's function for this pulls the run and pushes its end. It installs the app of the run,
     which contains no code once it is checked, and then runs the installed app instead of it.
@@ -138,15 +138,7 @@ def run_task(app: Callable[..., None], address: str, token: str, authority: byte
     install = server_task.install_from_fab
 
     def check_and_install(fab: bytes, **options: Any) -> Any:
-        try:
-            check_app(fab)
-        except Refused as reason:
-            log.error(
-                "ALARM: a run brought an app that is not fedran's, and was refused (%s). Whoever "
-                "started it can reach the SuperLink's port on this machine.",
-                reason,
-            )
-            raise
+        check_or_alarm(fab, state)
         return install(fab, **options)
 
     def run_installed(grid: Any, context: Any, **_: Any) -> Any:
@@ -159,7 +151,7 @@ def run_task(app: Callable[..., None], address: str, token: str, authority: byte
         address,
         queue,
         token,
-        authority is None,
+        False,
         authority,
         os.getppid(),
         runtime_dependency_install=False,
@@ -167,23 +159,32 @@ def run_task(app: Callable[..., None], address: str, token: str, authority: byte
 
 
 def serve_runs(
-    app: Callable[..., None], file: Path, address: str, secret: Path, authority: Path | None
+    app: Callable[..., None], file: Path, address: str, secret: Path, authority: Path
 ) -> NoReturn:
     """At the server: claim runs and do each in a process of its own, until this one is ended."""
     log_to(file.parent)
-    root = None if authority is None else authority.read_bytes()
-    run = partial(run_task, app, address, authority=root)
+    root = authority.read_bytes()
+    run = partial(run_task, app, file.parent / STATE, address, authority=root)
     claim_tasks(address, secret.read_bytes(), root, TaskType.SERVER_APP, run)
 
 
-def note_alarm(paths: SitePaths, reason: str) -> None:
-    """Log a run with a foreign app, and keep it for ``fedran federation status``."""
+def check_or_alarm(fab: bytes, state: Path) -> None:
+    """Refuse a run with another app; log it, and keep it for ``fedran federation status``."""
+    try:
+        check_app(fab)
+    except Refused as reason:
+        note_alarm(state, str(reason))
+        raise
+
+
+def note_alarm(state: Path, reason: str) -> None:
+    """Log a run with a foreign app, and keep it in the folder of the state."""
     log.error(
         "ALARM: a run brought an app that is not fedran's, and was refused (%s). Whoever started "
-        "it controls the server: ask its owner.",
+        "it reached the owner's interface of the SuperLink; at a site, ask the server's owner.",
         reason,
     )
-    path = paths.state / ALARMS
+    path = state / ALARMS
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     line = json.dumps({"at": time.time(), "reason": printable(reason)})
     with suppress(OSError), path.open("a", encoding="utf-8") as file:
@@ -200,11 +201,7 @@ def answer_message(
     """
 
     def check(fab: bytes, **_: Any) -> None:
-        try:
-            check_app(fab)
-        except Refused as reason:
-            note_alarm(paths, str(reason))
-            raise
+        check_or_alarm(fab, paths.state)
 
     def load(**_: Any) -> Any:
         def installed(*_: str) -> ClientApp:
@@ -238,8 +235,8 @@ def main(side: str, file: str, address: str, *keys: str) -> None:
     app = import_module(f"fedran.federation.flower.{side}app").app
     if side == "client":
         answer_messages(app, Path(file), address)
-    secret, *authority = map(Path, keys)
-    serve_runs(app, Path(file), address, secret, authority[0] if authority else None)
+    secret, authority = map(Path, keys)
+    serve_runs(app, Path(file), address, secret, authority)
 
 
 if __name__ == "__main__":

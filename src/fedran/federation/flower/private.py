@@ -28,7 +28,7 @@ IMPORTED = {
     "flwr.proto.runtime_pb2": ("AcquireTaskRequest",),
     "flwr.proto.transport_pb2": ("Scalar",),
     "flwr.supercore.auth.typing": ("AccountAuthLoginDetails", "AccountInfo"),
-    "flwr.supercore.constant": ("TaskType",),
+    "flwr.supercore.constant": ("FLEET_HTTP_PUBLIC_KEY_HEADER", "TASK_TOKEN_HEADER", "TaskType"),
     "flwr.supercore.control": ("ControlHttpClient",),
     "flwr.supercore.interceptors": (
         "RuntimeVersionHttpInterceptor",
@@ -37,6 +37,7 @@ IMPORTED = {
     "flwr.supercore.retry": ("make_simple_http_retry_invoker",),
     "flwr.supercore.runtime": ("RuntimeHttpClient",),
     "flwr.superlink.auth_plugin": ("NoOpControlAuthnPlugin",),
+    "flwr.superlink.routers.fleet.node_auth": ("authenticate_node",),
 }
 """Names that are imported from modules."""
 CALLED = {

@@ -67,35 +67,29 @@ deadline = 0.0
 """
 
 
-def superlink(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
+def superlink(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the server's SuperLink; writes Flower's configuration."""
     address = paths.settings().address
     host, port = check_address(address)
-    command = _superlink_program(paths, _reachable(address), insecure=insecure)
+    check_private(paths.tls / "server.key", "the server's private key")
+    command = _superlink_program(paths, _reachable(address), paths.tls / "ca.crt")
     command += ["--host", host, "--port", str(port)]
     command += ["--database", str(paths.flower / "state.db")]
     command += ["--disable-runtime-dependency-installation"]
     command += ["--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(_new_secret(paths.runtime))]
-    environment = _environment(FLWR_HOME=paths.flower)
-    if insecure:
-        command += ["--insecure"]
-    else:
-        check_private(paths.tls / "server.key", "the server's private key")
-        command += ["--ssl-certfile", str(paths.tls / "server.crt")]
-        command += ["--ssl-keyfile", str(paths.tls / "server.key")]
-        command += ["--ssl-ca-certfile", str(paths.tls / "ca.crt"), "--enable-supernode-auth"]
-    return command, environment
+    command += ["--ssl-certfile", str(paths.tls / "server.crt")]
+    command += ["--ssl-keyfile", str(paths.tls / "server.key")]
+    command += ["--ssl-ca-certfile", str(paths.tls / "ca.crt"), "--enable-supernode-auth"]
+    return command, _environment(FLWR_HOME=paths.flower)
 
 
-def server_executor(paths: ServerPaths, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
+def server_executor(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the program that runs the server's app for its SuperLink."""
     command = [sys.executable, "-P", "-m", EXECUTOR, "server"]
     command += [str(paths.settings_file), _reachable(paths.settings().address)]
-    command += [str(paths.runtime / "secret")]
-    command += [] if insecure else [str(paths.tls / "ca.crt")]
-    environment = _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
-    return command, {**environment, WITHOUT_KEYS: "1" if insecure else "0"}
+    command += [str(paths.runtime / "secret"), str(paths.tls / "ca.crt")]
+    return command, _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
 
 
 def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
@@ -104,7 +98,7 @@ def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], di
     It starts the simulation engine itself, and Flower then ignores the secret of executors. So
     other users of the machine can take over a run: the simulation is for trying out.
     """
-    command = _superlink_program(paths, f"127.0.0.1:{port}", insecure=True)
+    command = _superlink_program(paths, f"127.0.0.1:{port}", None)
     command += ["--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--disable-runtime-dependency-installation"]
     environment = _environment(
@@ -113,7 +107,7 @@ def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], di
     return command, {**environment, WITHOUT_KEYS: "1"}
 
 
-def supernode(paths: SitePaths, port: int, *, insecure: bool) -> tuple[list[str], dict[str, str]]:
+def supernode(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a site's SuperNode, whose app connects to it at ``port``.
 
     The port is open to all users of the machine. So the app must know a secret, which is new for
@@ -131,12 +125,9 @@ def supernode(paths: SitePaths, port: int, *, insecure: bool) -> tuple[list[str]
     command += ["--ssl-certfile", str(runtime / "server.crt")]
     command += ["--ssl-keyfile", str(runtime / "server.key")]
     command += ["--ssl-ca-certfile", str(runtime / "ca.crt")]
-    if insecure:
-        command += ["--insecure"]
-    else:
-        check_private(folder / settings.node_key, "the node's private key")
-        command += ["--root-certificates", str(folder / settings.ca)]
-        command += ["--auth-supernode-private-key", str(folder / settings.node_key)]
+    check_private(folder / settings.node_key, "the node's private key")
+    command += ["--root-certificates", str(folder / settings.ca)]
+    command += ["--auth-supernode-private-key", str(folder / settings.node_key)]
     return command, _environment(FLWR_HOME=folder / "flower", FEDRAN_SITE=paths.settings_file)
 
 
@@ -201,10 +192,11 @@ def _environment(**variables: str | Path) -> dict[str, str]:
     return {**NO_SPINNING, **os.environ, **OFFLINE, "PATH": search, **added}
 
 
-def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> list[str]:
+def _superlink_program(paths: ServerPaths, address: str, ca: Path | None) -> list[str]:
     """The program of a SuperLink, without Flower's arguments.
 
-    Our app, and a new secret of the owner's interface, are written for ``control.py``.
+    Our app, and a new secret of the owner's interface, are written for ``control.py``. ``ca`` is
+    the certificate of the authority; None: a simulation, without TLS.
     """
     _executable("flower-superlink")  # one sentence where Flower is not installed
     from flwr.cli.build import build_fab_from_files
@@ -214,9 +206,13 @@ def _superlink_program(paths: ServerPaths, address: str, *, insecure: bool) -> l
         app, _ = build_fab_from_files({"pyproject.toml": APP_TEXT.encode()})
     paths.flower.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(paths.flower / APP, app)
-    ca = None if insecure else str(paths.tls / "ca.crt")
     previous = read_json_object(paths.runtime / OWNER).get("secret")
-    owner = {"address": address, "ca": ca, "secret": secrets.token_hex(32), "previous": previous}
+    owner = {
+        "address": address,
+        "ca": ca and str(ca),
+        "secret": secrets.token_hex(32),
+        "previous": previous,
+    }
     _replace_private(paths.runtime / OWNER, json.dumps(owner).encode())
     (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
     module = "fedran.federation.flower.superlink"

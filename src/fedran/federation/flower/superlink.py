@@ -4,7 +4,8 @@
 ``flower-superlink``. Every user of the machine can reach the SuperLink's port. Flower lets a plugin
 authenticate requests to the owner's interface (``/v1/control``), and its open distribution has no
 such plugin. This one compares a bearer token with the secret in the folder RUNTIME, which only the
-user of the server can read.
+user of the server can read. Flower reads a request completely before it looks at the signature in
+its headers, so ``BodyLimit`` looks first.
 """
 
 from __future__ import annotations
@@ -16,18 +17,24 @@ import logging
 import math
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.middleware import Middleware
 from fastapi.routing import iter_route_contexts
 from flwr.common.constant import ACCESS_TOKEN_KEY
 from flwr.supercore.auth.typing import AccountAuthLoginDetails, AccountInfo
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, TASK_TOKEN_HEADER
 from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
+from flwr.superlink.routers.fleet.node_auth import authenticate_node
 
 from fedran.core.errors import shortened
 from fedran.federation.flower.private import replace_steps
@@ -44,6 +51,10 @@ LOGIN = {
     f"{CONTROL}{name}" for name in ("get-login-details", "get-auth-tokens", "refresh-auth-tokens")
 }
 """Its routes that need no secret. They give none, because there is no login."""
+KNOWN = "/v1/fleet/known"
+"""Where a proxy asks whether the headers of a request are those of a node that may connect."""
+SMALL_BODY, LARGEST_BODY = 2**16, 2**23
+"""Bytes of a request of anybody, and of a known sender. Flower sends arrays in parts of 5 MiB."""
 
 
 class OwnerOnly(NoOpControlAuthnPlugin):  # type: ignore[misc]
@@ -97,6 +108,56 @@ class OwnerOnly(NoOpControlAuthnPlugin):  # type: ignore[misc]
             write_atomically(self.runtime / REFUSED_REQUESTS, json.dumps(note).encode())
 
 
+class BodyLimit:
+    """Reads a large request only from a sender that its headers prove to be known.
+
+    ``KNOWN`` answers whether a node is, so that a proxy can ask before it reads a request.
+    """
+
+    def __init__(self, app: Any, secret: bytes) -> None:
+        self.app, self.secret = app, secret
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request with the status of a refusal, or let it pass (ASGI)."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request, status = Request({**scope, "state": {}}), 0
+        length = request.headers.get("content-length", "0")
+        size = int(length) if length.isdecimal() else math.inf
+        asked = request.url.path == KNOWN
+        if "transfer-encoding" in request.headers:
+            status = 411
+        elif size > LARGEST_BODY:
+            status = 413
+        elif (asked or size > SMALL_BODY) and not await run_in_threadpool(self.is_known, request):
+            status = 401
+        elif asked:
+            status = 204
+        if status:
+            await Response(status_code=status)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def is_known(self, request: Request) -> bool:
+        """Whether the headers have the signature of a node, the token of a run or the secret."""
+        state, path = request.app.state.linkstate_factory.state(), request.url.path
+        if path.startswith(CONTROL):
+            given = request.headers.get("authorization", "").encode()
+            return hmac.compare_digest(given, b"Bearer " + self.secret)
+        if not path.startswith("/v1/fleet/"):
+            token = request.headers.get(TASK_TOKEN_HEADER)
+            return bool(token) and state.get_task_by_token(token) is not None
+        try:
+            public = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+            node = state.get_node_id_by_public_key(public)
+            request.state.protobuf_request = SimpleNamespace(node_id=node)
+            authenticate_node(request)  # the signature, and that the key is the node's
+        except (KeyError, ValueError, HTTPException):
+            return False
+        return node is not None
+
+
 async def require_secret(app: FastAPI) -> None:
     """Raise unless every route of the owner's interface refuses a request without the secret."""
     routes = {getattr(found.route, "path", "") for found in iter_route_contexts(app.routes)}
@@ -127,6 +188,8 @@ def main(runtime: Path, arguments: list[str]) -> None:
         plugin.next_alarm = math.inf
         asyncio.run(require_secret(app))
         plugin.times, plugin.next_alarm = 0, 0.0
+        app.user_middleware.insert(0, Middleware(BodyLimit, plugin.secret))
+        app.middleware_stack = None  # it was made for the questions above
         return app
 
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import getpass
 import json
-import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from fedran.core.errors import Refused, check_id
@@ -14,14 +14,15 @@ from fedran.federation.server.head.head import update_head
 from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
-from fedran.federation.server.store.forgetting import Forgotten, to_forget
+from fedran.federation.server.store.forgetting import (
+    KEY,
+    Forgotten,
+    sign_record,
+    to_forget,
+    write_record,
+)
 from fedran.federation.server.store.schema import Upload
 from fedran.federation.server.store.store import PINNED, VOUCHED, locked_store
-from fedran.wire.files import write_atomically
-
-KEY = "record.key"
-RECORDS = "records"
-"""Folder of the signed records in the server's folder. The database has a copy of each."""
 
 
 def vouch_for(paths: ServerPaths, client: str, *, withdraw: bool = False) -> str:
@@ -74,13 +75,10 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
     with locked_store(paths.folder, settings, "forget") as store:
         validation = ValidationSet.load(paths.folder, settings)
         found = store.forget(client, task, who, key)
-        update_head(store, validation, "forget")
-    folder = paths.folder / RECORDS
-    folder.mkdir(exist_ok=True, mode=0o700)
-    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(found.tombstones[0].at))
-    path = folder / f"{when}-{client}.json"
-    write_atomically(path, found.record.encode())
-    return found, path
+        _, after = update_head(store, validation, "forget")
+        found = replace(found, record=sign_record(settings.federation, found, key, after))
+        store.database.add_record(found.record)
+    return found, write_record(paths.folder, client, found.record)
 
 
 def record_key(paths: ServerPaths) -> str | None:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedran.core.errors import Refused, check_id
+from fedran.federation.ops.nodes import disconnect
 from fedran.federation.protocol.identity import SiteKey, check_public
 from fedran.federation.protocol.keys import check_node_key, make_node_key
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.secure.site.pinning import key_fingerprint
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import OUTBOX, SitePaths
@@ -49,6 +51,11 @@ class Enrolment:
             check_node_key(fields["node"]),
         )
 
+    @property
+    def fingerprint(self) -> str:
+        """20 hexadecimal digits of all fields, which site and server compare by telephone."""
+        return key_fingerprint(json.dumps(vars(self)))
+
     def save(self, path: str | Path) -> None:
         """Write a TOML file."""
         lines = (f"{name} = {json.dumps(value)}\n" for name, value in vars(self).items())
@@ -58,8 +65,8 @@ class Enrolment:
 def add_site(paths: ServerPaths, enrolment: Enrolment, *, replace_keys: bool = False) -> None:
     """Allow a site to upload and its node to connect; a running server notices the change.
 
-    ``replace_keys``: the site is known and gets other keys. Uploads with the old ones are refused
-    from now on; those that were accepted remain.
+    ``replace_keys``: the site is known and gets other keys. Uploads and connections with the old
+    ones are refused from now on; uploads that were accepted remain.
     """
     federation = paths.settings().federation
     if enrolment.federation != federation:
@@ -75,6 +82,8 @@ def add_site(paths: ServerPaths, enrolment: Enrolment, *, replace_keys: bool = F
             raise Refused("node", "a key of its own", f"the key of {path.stem}", hint=hint)
     roster.save(paths.roster)
     write_atomically(paths.nodes / f"{enrolment.client}.pub", enrolment.node.encode())
+    if replace_keys:
+        disconnect(paths, enrolment.client)
 
 
 def make_new_keys(paths: SitePaths) -> Enrolment:
@@ -103,8 +112,12 @@ def make_new_keys(paths: SitePaths) -> Enrolment:
     return enrolment
 
 
-def remove_site(paths: ServerPaths, client: str) -> None:
-    """Allow a site neither to upload nor to connect. Its earlier uploads remain."""
+def remove_site(paths: ServerPaths, client: str) -> bool:
+    """Allow a site neither to upload nor to connect, from now on. Its earlier uploads remain.
+
+    Whether its node is disconnected already. A server that does not run does it when it starts.
+    """
     roster = Roster.load(paths.roster).without(client)
     (paths.nodes / f"{client}.pub").unlink(missing_ok=True)
     roster.save(paths.roster)
+    return disconnect(paths, client)

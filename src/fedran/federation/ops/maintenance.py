@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -11,12 +12,14 @@ from tempfile import TemporaryDirectory
 from fedran.core.errors import Refused, shortened
 from fedran.federation.ops.decisions import record_key
 from fedran.federation.protocol.lockfile import locked
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.forgetting import check_record
 from fedran.federation.server.store.schema import FILE, Tombstone
 from fedran.federation.server.store.sqlite_file import StoreDamaged, StoreFailed
+from fedran.federation.server.store.store import RESTORED
 from fedran.wire.files import sync_folder
 
 COMPANIONS = ("", "-wal", "-shm")
@@ -97,15 +100,15 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
 
     What was forgotten after the backup was made stays forgotten: by the tombstones in the present
     database, and by signed records, for the case that it is lost. What the present ledger has
-    charged stays charged. Sites send again what the backup does not contain. The old database is
-    kept beside it.
+    charged stays charged. Sites send again what the backup does not contain, and no classifier is
+    sent before. The old database is kept beside it.
     """
     key = record_key(paths)
     tombstones = [t for path in records for t in check_record(path.read_text(), key)]
     with locked(paths.folder / "log", 2.0), locked(paths.state, 60.0, task="restore"):
         _require_intact(backup)
         try:
-            with closing(Database(paths.state)) as present:
+            with closing(Database(paths.state, read_only=True)) as present:
                 tombstones += present.tombstones()
                 charges = present.ledger()
         except (FileNotFoundError, StoreDamaged, StoreFailed):
@@ -119,6 +122,9 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
                 for c in charges:
                     database.add_charge(c.task, c.attempt, c.epsilon, c.delta, c.sites)
                 database.set_outdated()
+                if paths.settings().privacy == "none":
+                    sites = dict.fromkeys(Roster.load(paths.roster).clients)
+                    database.set_fact(RESTORED, json.dumps(sites))
                 EventLog(database).write("restore", forgotten=len(again))
             _replace(paths.state, Path(folder))
     return again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import sqlite3
@@ -16,27 +15,23 @@ from fedran.core.errors import Refused
 from fedran.federation.flower import control
 from fedran.federation.protocol.keys import load_node_key
 from fedran.federation.protocol.limits import ASK_SECONDS, LONGEST_WAIT_UPDATES
-from fedran.federation.server.settings import APP, ServerPaths
+from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 
 log = logging.getLogger(__name__)
 
 
 class NodeRegistry:
-    """Keeps Flower's list of nodes equal to the keys in ``nodes/``. Call ``update`` regularly.
+    """Keeps Flower's list of nodes equal to the keys in ``nodes/``. Call ``update`` regularly."""
 
-    ``authenticated=False`` (no TLS): nodes have no keys, nothing is registered.
-    """
-
-    def __init__(self, paths: ServerPaths, *, authenticated: bool) -> None:
-        self.paths, self.authenticated = paths, authenticated
+    def __init__(self, paths: ServerPaths) -> None:
+        self.paths = paths
         self.head, self.updates = "", 0
         self.ask_all = time.monotonic() + ASK_SECONDS
         """When all sites are asked, because they may have revised an upload."""
         self.asked: dict[str, tuple[int, int]] = {}
         """Nodes to which ``head`` was sent and that have not accepted it -> the update at which
         they are asked again, and how many updates they wait after that."""
-        self.alarmed: set[str] = set()
 
     def update(self, *, catch_up: bool) -> None:
         """Register new keys, record nodes and runs, send the newest head to nodes without it.
@@ -46,8 +41,7 @@ class NodeRegistry:
         try:
             nodes = control.list_nodes(self.paths)
             with closing(Database(self.paths.state)) as database:
-                if self.authenticated:
-                    self._register(database, {node.node_id for node in nodes})
+                self._register(database, {node.node_id for node in nodes})
                 runs = control.list_runs(self.paths)
                 self._record(database, nodes, runs)
                 if catch_up and not any(run.active for run in runs):
@@ -103,7 +97,7 @@ class NodeRegistry:
         self, database: Database, nodes: list[control.FlowerNode], runs: list[control.FlowerRun]
     ) -> None:
         """Note Flower's nodes and runs for ``fedran federation status``."""
-        owners, foreign = database.node_owners(), self._foreign_runs(database, runs)
+        owners = database.node_owners()
         record = {
             "at": time.time(),
             "nodes": [
@@ -114,32 +108,11 @@ class NodeRegistry:
                 }
                 for n in nodes
             ],
-            "foreign_runs": foreign[:100],
         }
         with database.transaction():
             database.set_fact("flower", json.dumps(record))
             for run in runs[:100]:
                 database.set_run(run.run_id, "", run.status, run.received, run.sent)
-
-    def _foreign_runs(self, database: Database, runs: list[control.FlowerRun]) -> list[str]:
-        """Runs whose app is not ours. Sites refuse them; a new one is an alarm in the log."""
-        found = {run.run_id: run.app for run in runs if run.app}
-        if not found:
-            return []
-        apps = set(json.loads(database.fact("apps") or "[]"))
-        app = hashlib.sha256((self.paths.flower / APP).read_bytes()).hexdigest()
-        if app not in apps:  # those of earlier versions stay listed
-            apps.add(app)
-            database.set_fact("apps", json.dumps(sorted(apps)))
-        foreign = [run_id for run_id, app in found.items() if app not in apps]
-        for run_id in set(foreign) - self.alarmed:
-            log.error(
-                "ALARM: run %s has an app that is not fedran's. It was refused, but whoever "
-                "started it reached the owner's interface of the SuperLink.",
-                run_id,
-            )
-        self.alarmed.update(foreign)
-        return foreign
 
     def _catch_up(self, database: Database, nodes: list[control.FlowerNode]) -> None:
         """Start a run without a task if a connected node lacks the newest head, or after an hour.
@@ -166,6 +139,23 @@ class NodeRegistry:
         if due or time.monotonic() >= self.ask_all:
             self.ask_all = time.monotonic() + ASK_SECONDS
             control.start_run(self.paths)
+
+
+def disconnect(paths: ServerPaths, client: str) -> bool:
+    """Take a site's node from Flower's list now; whether that was possible.
+
+    Otherwise, for example where the server does not run, the next update of the registry does it.
+    """
+    try:
+        with closing(Database(paths.state)) as database:
+            nodes = database.nodes()
+            if client in nodes:
+                control.unregister_node(paths, nodes.pop(client)[0])
+                database.set_nodes(nodes)
+    except OSError as reason:
+        log.info("the node of %s is still listed: %s", client, reason)
+        return False
+    return True
 
 
 def _free_key(database: Path, key: str) -> None:

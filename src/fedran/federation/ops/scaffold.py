@@ -31,6 +31,8 @@ from fedran.federation.site.settings import SitePaths, SiteSettings
 from fedran.wire.files import write_atomically
 
 VALIDATION = "validation.npz"
+AUTHORITY = "authority"
+"""Folder of the certificate authority's key, beside the server's folder, until it is moved."""
 _SERVER_COMMENTS = {
     "federation": "",
     "address": "where Flower's SuperLink listens",
@@ -64,6 +66,7 @@ pseudo_labels = "margin"  # rows without a label may get one; "none" leaves them
 seconds = 600  # time limit for the work on one task
 privacy = {privacy}  # the least that this site demands: none, secure or dp
 """
+_EPSILON = "max_epsilon = {epsilon}  # the most that a row of this site may spend in a task\n"
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def make_federation(
 
     Without ``features``, the sites get sample data: scikit-learn's digits in two tasks of different
     classes. ``hosts`` are names by which sites on other machines reach the server. ``offline_ca``
-    is a folder for the key of the certificate authority; None: beside the server's certificate.
+    is a folder for the key of the certificate authority; None: ``authority`` in ``folder``.
     ``settings`` are those of ``ServerSettings`` that differ from what follows from the features;
     for secure sums, the list of classes does too.
     """
@@ -166,9 +169,14 @@ def make_server(
     hosts: Sequence[str] = (),
     offline_ca: Path | None = None,
 ) -> ServerPaths:
-    """Create a server's folder with configuration, an empty roster and certificates."""
-    paths = ServerPaths(folder)
+    """Create a server's folder with configuration, an empty roster and certificates.
+
+    The key of the certificate authority is not in it, but in ``offline_ca`` or beside the folder.
+    """
+    paths, offline_ca = ServerPaths(folder), offline_ca or folder.parent / AUTHORITY
     _check_empty(folder)
+    if offline_ca.absolute().is_relative_to(folder.absolute()):
+        raise ValueError(f"{offline_ca}: is in the server's folder; name a folder outside of it")
     make_certificates(paths.tls, hosts, offline_ca)
     folder.chmod(0o700)
     paths.nodes.mkdir(mode=0o700)
@@ -194,8 +202,12 @@ def make_site(
     ca: Path,
     privacy: Privacy = "none",
     label_column: str = LABEL,
+    max_epsilon: float | None = None,
 ) -> Enrolment:
-    """Create a site's folder with configuration and new keys; returns its enrolment."""
+    """Create a site's folder with configuration and new keys; returns its enrolment.
+
+    ``max_epsilon`` is the site's own limit under differential privacy; None: the default.
+    """
     check_id(federation, "federation")
     check_id(client, "client")
     check_address(server)
@@ -217,7 +229,10 @@ def make_site(
         privacy=_toml(privacy),
         label_column=_toml(label_column),
     )
+    if max_epsilon is not None:
+        text += _EPSILON.format(epsilon=max_epsilon)
     write_atomically(SitePaths(folder).settings_file, text.encode())
+    SitePaths(folder).settings()  # refuses a limit that does not fit
     enrolment = Enrolment(federation, client, key.public, node)
     enrolment.save(folder / ENROLMENT_FILE)
     return enrolment
@@ -238,6 +253,7 @@ def _make_sites(
             ca=server.tls / "ca.crt",
             privacy=settings.privacy,
             label_column=settings.label_column,
+            max_epsilon=settings.epsilon,
         )
         add_site(server, enrolment)
         sites.append(SitePaths(folder / name))

@@ -34,6 +34,7 @@ from fedran.federation.protocol.lockfile import (
     lock_holder,
     locked,
     mark_ready,
+    require_space,
     terminate,
     wait_until,
 )
@@ -54,19 +55,15 @@ class StartFailed(OSError):
     """A service ended, or did not start in time."""
 
 
-def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]) -> None:
+def run_server(paths: ServerPaths, *, say: Callable[[str], None]) -> None:
     """Run a server until SIGTERM or Ctrl-C; ``say`` gets its log lines."""
     settings = paths.settings()
-    make_command = partial(programs.superlink, paths, insecure=insecure)
-    with _service(paths.folder, say, insecure=insecure, address=settings.address) as running:
+    make_command = partial(programs.superlink, paths)
+    with _service(paths.folder, say, address=settings.address) as running:
         make_command()  # an error in the folder ends the program before the first start
         with closing(Database(paths.state)) as database:
             database.require_sound()
-        where = f"federation {settings.federation} at {settings.address}"
-        if insecure:
-            log.warning("%s WITHOUT ENCRYPTION", where)
-        else:
-            log.info("%s over TLS", where)
+        log.info("federation %s at %s over TLS", settings.federation, settings.address)
         link = SupervisedProcess("SuperLink", make_command, paths.folder / "log" / "superlink.log")
         # The SuperLink of a killed supervisor may still be ending.
         if not wait_until(lambda: not programs.is_listening(settings.address), LEFTOVER_SECONDS):
@@ -74,37 +71,47 @@ def run_server(paths: ServerPaths, *, insecure: bool, say: Callable[[str], None]
                 f"{settings.address} is in use by another program, maybe another server; change "
                 "`address` in server.toml"
             )
-        executor = partial(programs.server_executor, paths, insecure=insecure)
+        executor = partial(programs.server_executor, paths)
         app = SupervisedProcess("app", executor, paths.folder / "log" / "executor.log")
         mark_ready(paths.folder / "log")
-        registry = NodeRegistry(paths, authenticated=not insecure)
+        registry = NodeRegistry(paths)
         next_update, update, next_expiry = 0.0, threading.Thread(), 0.0
+        certificate = paths.tls / "server.crt"
+        loaded = _changed(certificate)
         with closing(_supervise(running, link, app, lambda: settings.address)) as states:
             for listening in states:
-                if time.monotonic() >= next_expiry and not insecure:
+                if time.monotonic() >= next_expiry:
                     next_expiry = time.monotonic() + EXPIRY_SECONDS
-                    warn_of_expiry(paths.tls / "server.crt", "`fedran federation renew` renews it")
-                if listening and time.monotonic() >= next_update and not update.is_alive():
+                    warn_of_expiry(certificate, "`fedran federation renew` renews it")
+                if (now := _changed(certificate)) != loaded and lock_holder(paths.state) is None:
+                    log.info("the certificate was renewed; the SuperLink is started again")
+                    loaded = now
+                    link.stop()
+                elif listening and time.monotonic() >= next_update and not update.is_alive():
                     options = {"catch_up": settings.catch_up > 0}
                     update = threading.Thread(target=registry.update, kwargs=options, daemon=True)
                     update.start()
                     next_update = time.monotonic() + (settings.catch_up or 3600.0)
 
 
-def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) -> None:
+def _changed(path: Path) -> int:
+    """When a file was written last; 0 without one."""
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
+def run_site(paths: SitePaths, *, say: Callable[[str], None]) -> None:
     """Run a site until SIGTERM or Ctrl-C; ``say`` gets its log lines."""
     settings, port = paths.settings(), 0
 
     def supernode() -> Command:
         nonlocal port
         port = programs.free_port()
-        return programs.supernode(paths, port, insecure=insecure)
+        return programs.supernode(paths, port)
 
-    with _service(paths.folder, say, insecure=insecure) as running:
+    with _service(paths.folder, say) as running:
         supernode()  # an error in the folder ends the program before the first start
         mark_ready(paths.folder / "log")
-        security = "WITHOUT ENCRYPTION" if insecure else "over TLS"
-        log.info("site %s connects to %s %s", settings.client, settings.server, security)
+        log.info("site %s connects to %s over TLS", settings.client, settings.server)
         logs = paths.folder / "log"
         node = SupervisedProcess(
             "SuperNode", supernode, logs / "supernode.log", programs.SUPERNODE_HINTS
@@ -112,7 +119,7 @@ def run_site(paths: SitePaths, *, insecure: bool, say: Callable[[str], None]) ->
         app = SupervisedProcess(
             "app", lambda: programs.executor(paths, port), logs / "executor.log"
         )
-        connection = Connection(paths, insecure=insecure)
+        connection = Connection(paths)
         with closing(_supervise(running, node, app, lambda: f"127.0.0.1:{port}")) as states:
             for _ in states:
                 settled = node.running and time.monotonic() - node.started > SETTLE_SECONDS
@@ -147,10 +154,10 @@ def _supervise(
 class Connection:
     """Logs whether a site reaches its server, whenever this changes, and notes it in its folder."""
 
-    def __init__(self, paths: SitePaths, *, insecure: bool) -> None:
+    def __init__(self, paths: SitePaths) -> None:
         self.paths, settings = paths, paths.settings()
         self.server = settings.server
-        self.ca = None if insecure else paths.folder / settings.ca
+        self.ca = paths.folder / settings.ca
         self.state, self.next_check = "", 0.0
 
     def check(self, *, running: bool, why_ended: str = "") -> None:
@@ -158,7 +165,7 @@ class Connection:
         now = time.monotonic()
         if now < self.next_check:
             return
-        if self.ca is not None and not self.state:
+        if not self.state:
             warn_of_expiry(self.ca, "ask the server's owner for the new one")
         reason, _ = why_unreachable(self.server, self.ca)
         if reason:
@@ -206,6 +213,7 @@ def _service(
                 say(line)
         return not stopping.wait(0.5)
 
+    require_space(folder)
     with locked(folder / "log", 2.0, **facts):
         tail = Tail(log_to(folder))
         numbers = (signal.SIGTERM, signal.SIGINT)
@@ -219,7 +227,7 @@ def _service(
                 signal.signal(number, handler)
 
 
-def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]) -> None:
+def start_federation(folder: Path, *, say: Callable[[str], None]) -> None:
     """Start the server and all sites that do not run yet, and wait until they are connected."""
     server, sites = ServerPaths.find(folder), local_sites(folder)
     if not sites:
@@ -232,8 +240,6 @@ def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]
     def server_is_ready() -> bool:
         if not programs.is_listening(address):
             return False
-        if insecure:
-            return True
         try:
             with closing(Database(server.state, read_only=True)) as database:
                 registered = database.nodes()
@@ -252,13 +258,13 @@ def start_federation(folder: Path, *, insecure: bool, say: Callable[[str], None]
         say("the server runs already; starting the sites that do not")
     else:
         say(f"starting the server and {len(sites)} sites, which takes up to a minute")
-    wait_for_service(start_service("server", server.folder, insecure=insecure), server.folder)
-    _wait(server_is_ready, seconds, server.folder, "the server is not ready")
-    say(f"server listens at {address} {'(no TLS)' if insecure else '(TLS)'}")
-    processes = [start_service("client", site.folder, insecure=insecure) for site in sites]
+    wait_for_service(start_service("server", server.folder), server.folder)
+    _wait(server_is_ready, seconds, server.folder, "server that knows its sites")
+    say(f"server listens at {address} (TLS)")
+    processes = [start_service("client", site.folder) for site in sites]
     for site, process in zip(sites, processes, strict=True):
         wait_for_service(process, site.folder)
-    _wait(sites_are_connected, seconds, sites[0].folder, "not all sites are connected")
+    _wait(sites_are_connected, seconds, sites[0].folder, "connection of every site")
     say(f"{len(sites)} sites are connected; logs: {folder}/*/log, {folder}/sites/*/log")
 
 
@@ -274,7 +280,7 @@ def stop_federation(folder: Path, *, say: Callable[[str], None]) -> list[str]:
     return stopped
 
 
-def start_service(command: str, folder: Path, *, insecure: bool) -> subprocess.Popen[bytes] | None:
+def start_service(command: str, folder: Path) -> subprocess.Popen[bytes] | None:
     """Run ``fedran federation COMMAND FOLDER`` in the background; None if it runs already."""
     if lock_holder(folder / "log") is not None:
         return None
@@ -283,7 +289,7 @@ def start_service(command: str, folder: Path, *, insecure: bool) -> subprocess.P
     arguments = [sys.executable, "-m", "fedran", "federation", command, str(folder)]
     with (path.parent / "start.log").open("wb") as output:
         return subprocess.Popen(  # noqa: S603
-            arguments + (["--insecure"] if insecure else []),
+            arguments,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -301,7 +307,7 @@ def wait_for_service(process: subprocess.Popen[bytes] | None, folder: Path) -> N
     def ended() -> bool:
         return process is None or process.poll() is not None
 
-    wait_until(lambda: ready() or ended(), 2 * START_SECONDS)
+    wait_until(lambda: ready() or ended(), 2 * START_SECONDS, what=f"{folder} to start")
     if not ready():
         reason = _last_line(folder / "log" / "start.log")
         raise StartFailed(f"{folder}: the service did not start: {reason}")
@@ -309,10 +315,10 @@ def wait_for_service(process: subprocess.Popen[bytes] | None, folder: Path) -> N
         process.returncode = 0  # it runs on after this program; nothing waits for it
 
 
-def _wait(ready: Callable[[], bool], seconds: float, folder: Path, problem: str) -> None:
-    if not wait_until(ready, seconds, 0.5):
+def _wait(ready: Callable[[], bool], seconds: float, folder: Path, what: str) -> None:
+    if not wait_until(ready, seconds, 0.5, what=what):
         last = _last_line(log_file(folder))
-        raise StartFailed(f"{problem} in time; see {folder / 'log'}: {last}")
+        raise StartFailed(f"no {what} in time; see {folder / 'log'}: {last}")
 
 
 def _last_line(path: Path) -> str:

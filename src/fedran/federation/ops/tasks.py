@@ -20,7 +20,7 @@ from fedran.federation.flower import control, programs
 from fedran.federation.flower.control import FlowerRun
 from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.limits import EXTRA_SECONDS, MAX_RUNS, POLL_SECONDS, START_SECONDS
-from fedran.federation.protocol.lockfile import lock_holder, locked, wait_until
+from fedran.federation.protocol.lockfile import lock_holder, locked, require_space, wait_until
 from fedran.federation.protocol.logs import Tail, log_file
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.head.head import JUDGED
@@ -74,6 +74,7 @@ def run_task(
     ``deadline`` counts instead of that of the settings.
     """
     check_id(task, "task")
+    require_space(paths.folder)
     if lock_holder(paths.folder / "log") is None:
         raise ServerNotRunning(
             f"{paths.folder}: the server is not running; start it with `fedran federation up` or "
@@ -102,7 +103,8 @@ def run_task(
         if remaining:
             say(f"the run ended as {run.status}; it is started again, received uploads are kept")
             time.sleep(POLL_SECONDS)
-            wait_until(lambda: programs.is_listening(settings.address), START_SECONDS, 1.0)
+            link = partial(programs.is_listening, settings.address)
+            wait_until(link, START_SECONDS, 1.0, what="the SuperLink to listen")
     raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run.status}")
 
 
@@ -188,19 +190,21 @@ def _run_once(
     try:
         run_id = control.start_run(paths, task, simulated, deadline)
     except control.FlowerError as reason:  # the SuperLink may be starting
-        return FlowerRun("", f"not started ({reason})", "", 0, 0)
+        return FlowerRun("", f"not started ({reason})", 0, 0)
     with closing(Database(paths.state)) as database:
         database.set_run(run_id, task, "started", 0, 0)
     limit = time.monotonic() + deadline + EXTRA_SECONDS
-    run = FlowerRun(run_id, "unknown", "", 0, 0)
+    run, trouble = FlowerRun(run_id, "unknown", 0, 0), ""
     while run.active and time.monotonic() < limit:
         time.sleep(POLL_SECONDS)
         for line in tail.lines():
             say(line)
         try:
             (run,) = control.list_runs(paths, run_id)
-        except (OSError, ValueError):
-            continue  # the SuperLink does not answer; its supervisor restarts it
+        except (OSError, ValueError) as reason:
+            if str(reason) != trouble:
+                trouble = str(reason)
+                say(f"waiting for the SuperLink, which is started again if it ended: {trouble}")
     for line in tail.lines():
         say(line)
     return run
@@ -212,15 +216,35 @@ def _finish(
     """Record the bytes of a completed run and report how the task ended."""
     with closing(Database(paths.state)) as database:
         database.set_run(run.run_id, task, run.status, run.received, run.sent)
-        states = [known.state for known in database.tasks() if known.task == task]
+        states = [known for known in database.tasks() if known.task == task]
         aside = json.loads(database.fact(JUDGED) or "{}").get("set_aside", [])
         payload = sum(upload.bytes for upload in database.uploads() if upload.task == task)
     transport = "transport not measured"
     if run.received + run.sent:
         transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"
-    state = states[0] if states and states[0] != "open" else "unknown"
+    state = states[0].state if states and states[0].state != "open" else "unknown"
     say(f"task {task}: {state}; uploads {human_bytes(payload)}; {transport}")
     if aside:
         names = dict.fromkeys(str(found["client"]) for found in aside)
         say(f"not in the classifier: {', '.join(names)}; `fedran federation status` says why")
+    settings, missing = paths.settings(), list(states[0].missing) if states else []
+    if settings.privacy != "none" and missing:
+        asked = len(states[0].asked)
+        say(f"missing: {', '.join(missing[:10])}; {late_site(asked, settings.min_sites)}")
     return TaskResult(task, state)
+
+
+def late_site(sites: int, least: int) -> str:
+    """What a site that misses a task's deadline means for secure sums of at least ``least`` sites.
+
+    >>> print(late_site(5, 3))
+    after a sum of 3 of 5 sites, at most 2 are left, which is too few for another: the rows of a \
+late site do not count in this task, and need a new task id
+    """
+    if sites < 2 * least:
+        left = max(0, sites - least)
+        return (
+            f"after a sum of {least} of {sites} sites, at most {left} are left, which is too few "
+            "for another: the rows of a late site do not count in this task, and need a new task id"
+        )
+    return f"the rows of late sites count once {least} of them are connected together"

@@ -16,18 +16,18 @@ CERTIFICATE_REMEDY = (
 )
 
 
-def why_unreachable(address: str, ca: Path | None, timeout: float = 3.0) -> tuple[str, str]:
-    """Connect to a server and verify its certificate. ``ca=None``: without TLS.
+def why_unreachable(address: str, ca: Path, timeout: float = 3.0) -> tuple[str, str]:
+    """Connect to a server and verify its certificate.
 
     Returns the reason of a failure and a remedy. Both are empty if there is none.
     """
     host, port = check_address(address)
     try:
-        with socket.create_connection((host, port), timeout=timeout) as plain:
-            if ca is None:
-                return "", ""
-            with ssl.create_default_context(cafile=ca).wrap_socket(plain, server_hostname=host):
-                return "", ""
+        with (
+            socket.create_connection((host, port), timeout=timeout) as plain,
+            ssl.create_default_context(cafile=ca).wrap_socket(plain, server_hostname=host),
+        ):
+            return "", ""
     except socket.gaierror:
         why = f"the name {host} is not known; check `server` in site.toml and the DNS"
         remedy = "ask for a DNS entry"

@@ -67,16 +67,16 @@ def _public_line(key: ec.EllipticCurvePublicKey) -> str:
 def make_certificates(
     folder: Path, hosts: Sequence[str] = (), authority_folder: Path | None = None
 ) -> None:
-    """Write ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; never replaces old ones.
+    """Write ``ca.crt``, ``server.crt`` and ``server.key``; never replaces old ones.
 
     ``hosts`` are the names and addresses by which sites reach the server, besides this machine's
-    own. The authority's key is only needed to renew the server's certificate, so it can be kept in
-    another folder, for example on a medium that is in a safe.
+    own. The authority's key, ``ca.key``, is only needed to renew the server's certificate. It is
+    written to ``authority_folder``, which is not the server's. Without one, it is not kept.
     """
-    if (folder / "server.crt").exists():
+    if any((folder / name).exists() for name in ("ca.crt", "server.crt", "server.key")):
         raise FileExistsError(f"{folder}: certificates exist already")
-    key_file = (authority_folder or folder) / "ca.key"
-    if key_file.exists():
+    key_file = None if authority_folder is None else authority_folder / "ca.key"
+    if key_file is not None and key_file.exists():
         raise FileExistsError(f"{key_file}: exists already, and may belong to another federation")
     authority = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedran authority")])
@@ -87,23 +87,21 @@ def make_certificates(
     root = _sign(name, name, authority, authority, AUTHORITY_DAYS, extensions)
     server_key, server = _server_certificate(authority, name, hosts)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    key_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_private(key_file, _pem(authority))
+    if key_file is not None:
+        key_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_private(key_file, _pem(authority))
     write_private(folder / "server.key", _pem(server_key))
     write_atomically(folder / "ca.crt", root.public_bytes(Encoding.PEM))
     write_atomically(folder / "server.crt", server.public_bytes(Encoding.PEM))
 
 
-def renew_server(
-    folder: Path, hosts: Sequence[str] | None = None, authority_folder: Path | None = None
-) -> None:
+def renew_server(folder: Path, authority_folder: Path, hosts: Sequence[str] | None = None) -> None:
     """Write a new server certificate and key of the same authority; sites need nothing new.
 
-    ``hosts=None`` keeps the names of the old certificate. ``authority_folder`` holds ``ca.key``
-    if it is kept elsewhere.
+    ``authority_folder`` holds ``ca.key``. ``hosts=None`` keeps the names of the old certificate.
     """
-    key_file = (authority_folder or folder) / "ca.key"
-    if authority_folder is None and not key_file.is_file():
+    key_file = authority_folder / "ca.key"
+    if not key_file.is_file():
         raise FileNotFoundError(
             f"{key_file}: no such file; name the folder in which ca.key is kept with --ca"
         )

@@ -96,6 +96,7 @@ EXPIRY_SECONDS = 86400.0  # between two such warnings
 # What `check` warns of
 MAX_SKEW = 60.0  # seconds between the clocks: Flower drops messages above it
 LEAST_FREE = 2**30  # bytes of free disk below which there is a warning
+FULL_DISK = 2**23  # ... and below which a disk is full: SQLite writes several times an upload
 POOR_SHARE = 0.5  # of the accuracy by chance, above which a classifier is not called poor
 SAMPLE_ROWS = 2000  # whose random features are computed: enough for an accuracy
 

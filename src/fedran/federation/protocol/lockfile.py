@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +15,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedran.federation.protocol.limits import FIRST_PROGRESS, FULL_DISK, PROGRESS_SECONDS
 from fedran.wire.files import read_json_object, write_atomically
+from fedran.wire.sizes import human_bytes
+
+log = logging.getLogger(__name__)
 
 
 class AlreadyRunning(OSError):
     """Another process holds the lock of a folder."""
+
+
+class DiskFull(OSError):
+    """Nothing can be written."""
+
+
+def require_space(folder: Path) -> None:
+    """DiskFull if nothing can be written to a folder that exists."""
+    if (free := shutil.disk_usage(folder).free) < FULL_DISK:
+        raise DiskFull(f"{folder}: disk full ({human_bytes(free)} free); free some space")
 
 
 @contextmanager
@@ -31,7 +47,8 @@ def locked(folder: Path, timeout: float = 0.3, **facts: Any) -> Iterator[None]:
     note = folder / "running.json"
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        if not wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), timeout):
+        what = f"another process to end its work in {folder}"
+        if not wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), timeout, what=what):
             pid = (lock_holder(folder) or {}).get("pid", "unknown")
             raise AlreadyRunning(
                 f"{folder}: in use by process {pid}; wait until it ends, or stop a server or "
@@ -89,17 +106,23 @@ def terminate(*folders: Path, timeout: float = 40.0) -> list[Path]:
                 os.kill(pid, signal.SIGTERM)
             asked[folder] = pid
     for folder, pid in asked.items():
-        if not wait_until(partial(_is_free, folder), timeout):
+        if not wait_until(partial(_is_free, folder), timeout, what=f"process {pid} to end"):
             raise TimeoutError(f"process {pid} did not end within {timeout:g} s")
     return list(asked)
 
 
-def wait_until(ready: Callable[[], bool], seconds: float, every: float = 0.1) -> bool:
-    """Whether something becomes true within a time limit."""
-    deadline = time.monotonic() + seconds
+def wait_until(
+    ready: Callable[[], bool], seconds: float, every: float = 0.1, *, what: str = ""
+) -> bool:
+    """Whether something becomes true within a time limit. A long wait for ``what`` is logged."""
+    start, next_progress = time.monotonic(), FIRST_PROGRESS
     while not ready():
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - start
+        if waited >= seconds:
             return False
+        if waited >= next_progress and what:
+            next_progress += PROGRESS_SECONDS
+            log.warning("waiting for %s, at most %.0f s longer", what, seconds - waited)
         time.sleep(every)
     return True
 

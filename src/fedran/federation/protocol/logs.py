@@ -18,8 +18,14 @@ FORMAT = "FEDRAN_LOG"
 """Environment variable; "json" gives one JSON object per line. All processes inherit it."""
 
 
+FIELDS = ("site", "task", "decision", "code", "seconds")
+"""What a call may say as ``extra``, and a line in JSON then has as fields of their own."""
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (UTC), level, message, logger, and an exception if any."""
+    """One JSON object per line: time (UTC), level, message, logger, and what else is known of it:
+    the fields of ``FIELDS``, and an exception.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON."""
@@ -29,6 +35,9 @@ class JsonFormatter(logging.Formatter):
             "message": printable(record.getMessage(), 2000),
             "logger": record.name,
         }
+        for name in FIELDS:
+            if (value := getattr(record, name, None)) is not None:
+                fields[name] = printable(value, 200) if isinstance(value, str) else value
         if record.exc_info:
             fields["exception"] = printable(self.formatException(record.exc_info), 10_000)
         return json.dumps(fields)

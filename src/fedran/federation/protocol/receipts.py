@@ -120,6 +120,15 @@ class Receipt:
         """
         return SETTLED.get(self.code, "refused")
 
+    def log_fields(self) -> dict[str, str]:
+        """The decision as fields of a log in JSON."""
+        return {
+            "site": self.client,
+            "task": self.task,
+            "decision": self.outcome,
+            "code": self.code.value,
+        }
+
     @property
     def settled(self) -> bool:
         """Whether the receiver has the upload,"""

@@ -42,7 +42,7 @@ from fedran.settings import Settings, between
 from fedran.wire.validation import DEFAULT_LIMITS, Limits
 
 WITHOUT_KEYS = "FEDRAN_NODES_WITHOUT_KEYS"
-"""Environment variable of the server app: "1" if nodes have no keys (no TLS, or a simulation).
+"""Environment variable of the server app: "1" if nodes have no keys (a simulation).
 Otherwise a node may only answer for the client whose key it has."""
 OWNER, REFUSED_REQUESTS = "owner.json", "refused.json"
 """Files in ``ServerPaths.runtime``: address and secret of Flower's interface for the owner, and how

@@ -38,6 +38,7 @@ from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.site.failures import text_for_server, time_limit
 from fedran.federation.site.held_out_rows import count_held_out, held_points
 from fedran.federation.site.outbox import Outbox
+from fedran.federation.site.pseudo_labels import TooFewRows
 from fedran.federation.site.settings import HEAD, OFFER, OUTBOX, SiteSettings, last_offer
 from fedran.federation.site.source import NoRows
 from fedran.federation.site.upload import Site
@@ -51,6 +52,8 @@ LIKELY_CAUSES = (
     "that are not named as at the other sites. Correct the data and run the task again: the site "
     "then makes a new upload"
 )
+NOTHING = NoRows, TooFewRows
+"""Reasons for which a site has nothing to send. They are no failures."""
 log = logging.getLogger(__name__)
 Fields = Mapping[str, Any]
 Blobs = Mapping[str, bytes]
@@ -124,7 +127,7 @@ def make_uploads(offer: Offer, reply: Reply, site: LocalSite) -> None:
             try:
                 maker.prepare(replace(offer, task=task, earlier=()))
             except (Exception, SystemExit) as reason:
-                if not (isinstance(reason, NoRows) and task in offer.earlier):
+                if not (isinstance(reason, NOTHING) and task in offer.earlier):
                     reply.report(reason, f"task {task}: ")
 
 
@@ -209,7 +212,8 @@ class LocalSite:
             self.outbox.settle(receipt)
             if receipt != before:
                 answer = f"{receipt.outcome} {receipt.reason}".strip()
-                log.info("task %s: %s", printable(receipt.task), printable(answer))
+                what = (printable(receipt.task), printable(answer))
+                log.info("task %s: %s", *what, extra=receipt.log_fields())
                 if receipt.correctable:
                     log.warning("task %s: %s", printable(receipt.task), LIKELY_CAUSES)
         return {receipt.task for receipt in mine if receipt.code != Code.LOST}
@@ -309,9 +313,9 @@ class Reply:
         self._note(what + text_for_server(reason, folder), reason)
 
     def _note(self, text: str, reason: BaseException) -> None:
-        """Rows that do not exist yet are no failure."""
+        """A site that has nothing to send has not failed."""
         self.problems.append(text)
-        self.failed = self.failed or not isinstance(reason, NoRows)
+        self.failed = self.failed or not isinstance(reason, NOTHING)
 
     def fields(self) -> dict[str, Any]:
         """The fields of the message to the server."""
@@ -324,6 +328,7 @@ class Reply:
                 fields = {"client": client, "head": head, "settled": settled, "waiting": waiting}
         problems = "; ".join(filter(None, self.problems))
         if problems:
-            log.warning("reported to the server: %s", problems)
+            level = logging.WARNING if self.failed else logging.INFO
+            log.log(level, "reported to the server: %s", problems)
         fields |= {"told": problems, "failed": self.failed, "more": self.more, "protocol": PROTOCOL}
         return fields | {name: value for name, value in self.extra.items() if value}

@@ -21,6 +21,10 @@ MappedRows = Callable[[NDArray[np.int64] | slice], NDArray[Any]]
 """From numbers of rows to what the feature map makes of them: random features or prepared rows."""
 
 
+class TooFewRows(Refused):
+    """No class has as many rows as may leave the site, so it has nothing to send."""
+
+
 def require_listed(y: list[Any], offer: Offer, *, local: bool = False) -> None:
     """Refuse labels that the server does not list, and warn about those that look like known ones.
 
@@ -70,7 +74,7 @@ def choose_rows(
         log.warning("task %s: withheld %s, fewer than %d rows each", task, shown, least)
     rows = np.flatnonzero((codes >= 0) & ~np.isin(codes, rare))
     if not len(rows):
-        raise Refused("rows", f"a class with at least {least} labelled rows", "none")
+        raise TooFewRows("rows", f"a class with at least {least} labelled rows", "none")
     return labels, rows
 
 

@@ -57,7 +57,7 @@ from fedran.wire.sizes import human_bytes
 
 
 def check_site(
-    paths: SitePaths, task: str | None = None, *, insecure: bool = False, roster: Path | None = None
+    paths: SitePaths, task: str | None = None, *, roster: Path | None = None
 ) -> Iterator[Finding]:
     """All findings about a site, and about the rows of a task.
 
@@ -72,7 +72,7 @@ def check_site(
     yield _judged(free >= LEAST_FREE, "warning", text, remedy)
     if settings.privacy != "none" or roster is not None:
         yield _roster(paths, roster)
-    yield from _connection(settings.server, None if insecure else paths.folder / settings.ca)
+    yield from _connection(settings.server, paths.folder / settings.ca)
     yield _service(paths)
     yield from _data(paths, settings) if task is None else check_rows(paths, task)
 
@@ -108,23 +108,21 @@ def _roster(paths: SitePaths, file: Path | None) -> Finding:
     return Finding("ok", f"this site has pinned the {found}")
 
 
-def _connection(server: str, ca: Path | None) -> Iterator[Finding]:
+def _connection(server: str, ca: Path) -> Iterator[Finding]:
     """The certificate, the connection over TLS, and the difference of the clocks."""
-    if ca is not None:
-        expires = certificate_expiry(ca)
-        if expires is None:
-            remedy = "copy the server's tls/ca.crt to this file, over a channel that you trust"
-            yield Finding("problem", f"{ca.name} is missing or not a certificate", remedy)
-            return
-        days = (expires - time.time()) / 86400
-        remedy = "ask the server's owner for the new ca.crt"
-        text = f"{ca.name} expires in {days:.0f} days"
-        yield _judged(days > WARN_DAYS, "warning", text, remedy)
+    expires = certificate_expiry(ca)
+    if expires is None:
+        remedy = "copy the server's tls/ca.crt to this file, over a channel that you trust"
+        yield Finding("problem", f"{ca.name} is missing or not a certificate", remedy)
+        return
+    days = (expires - time.time()) / 86400
+    remedy = "ask the server's owner for the new ca.crt"
+    yield _judged(days > WARN_DAYS, "warning", f"{ca.name} expires in {days:.0f} days", remedy)
     reason, remedy = why_unreachable(server, ca)
     if reason:
         yield Finding("problem", f"{server}: {reason}", remedy)
         return
-    yield Finding("ok", f"{server} answers{' over TLS' if ca else ''}")
+    yield Finding("ok", f"{server} answers over TLS")
     skew = _clock_skew(server, ca)
     if skew is not None:
         text = f"the clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
@@ -132,13 +130,11 @@ def _connection(server: str, ca: Path | None) -> Iterator[Finding]:
         yield _judged(abs(skew) <= MAX_SKEW, "problem", text, remedy)
 
 
-def _clock_skew(server: str, ca: Path | None) -> float | None:
+def _clock_skew(server: str, ca: Path) -> float | None:
     """Seconds by which this clock is ahead, from the date in an answer over HTTP."""
     host, port = check_address(server)
-    connection = http.client.HTTPConnection(host, port, timeout=5)
-    if ca is not None:
-        context = ssl.create_default_context(cafile=ca)
-        connection = http.client.HTTPSConnection(host, port, timeout=5, context=context)
+    context = ssl.create_default_context(cafile=ca)
+    connection = http.client.HTTPSConnection(host, port, timeout=5, context=context)
     try:
         connection.request("HEAD", "/")
         there = email.utils.parsedate_to_datetime(connection.getresponse().headers["Date"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedran.federation.server.head.head import JUDGED
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.schema import Charge, SolvedHead, Upload
-from fedran.federation.server.store.store import PINNED
+from fedran.federation.server.store.store import PINNED, RESTORED
 from fedran.federation.status.model import ACCEPTED, Outcome, SiteStatus, TaskStatus
 
 
@@ -26,6 +26,7 @@ class Counts:
     ledger: list[Charge] = field(default_factory=list)
     flower: str = ""
     pinned: str = ""
+    restored: str = ""
     judged: str = ""
     transport: int = 0
     tasks: dict[str, TaskStatus] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Counts:
             ledger=database.ledger(),
             flower=database.fact("flower"),
             pinned=database.fact(PINNED),
+            restored=database.fact(RESTORED),
             judged=database.fact(JUDGED),
         )
         for task in database.tasks():
@@ -98,8 +100,9 @@ class Counts:
         """Count an upload that was not accepted, or a site that had nothing to send."""
         client, name = str(event.get("client")), str(event.get("task"))
         if event["event"] == "declined":
-            state = "failed" if event.get("failed") is True else "declined"
-            self.declined[name, client] = self._add_problem(event, state)
+            failed = event.get("failed") is True
+            told = self._add_problem(event, "failed") if failed else _outcome(event, "declined")
+            self.declined[name, client] = told
         if event["event"] != "upload":
             return
         outcome = str(event.get("outcome"))
@@ -114,11 +117,10 @@ class Counts:
             task.answered[client] = outcome
 
     def _add_problem(self, event: dict[str, Any], state: str) -> Outcome:
-        who = str(event["client"]), str(event["task"]), state
-        reason, verified = str(event.get("reason", "")), event.get("verified") is True
-        key = (*who, reason, verified)
-        times = self.problems.pop(key).times + 1 if key in self.problems else 1
-        found = Outcome(float(event["at"]), *who, reason, verified, times)
+        found = _outcome(event, state)
+        key = (found.client, found.task, state, found.reason, found.verified)
+        if key in self.problems:
+            found = replace(found, times=self.problems.pop(key).times + 1)
         self.problems[key] = found
         return found
 
@@ -161,3 +163,9 @@ class Counts:
             classes=classes.most_common(),
             newest_task=([task for task in self.tasks if task in sent] or [""])[-1],
         )
+
+
+def _outcome(event: dict[str, Any], state: str) -> Outcome:
+    who = str(event["client"]), str(event["task"]), state
+    reason, verified = str(event.get("reason", "")), event.get("verified") is True
+    return Outcome(float(event["at"]), *who, reason, verified)

@@ -14,15 +14,19 @@ def render_metrics(status: Status) -> bytes:
     head, expires = status.head, status.certificate_expires
     sites = [(_labels(site=site.client), site) for site in status.sites if site.in_roster]
     tasks = [(_labels(task=task.task, state=task.state), task) for task in status.tasks]
+    opened = [task.opened for task in status.tasks if task.opened is not None]
     found: list[tuple[str, str, Value | list[tuple[str, Value]]]] = [
         ("up", "Whether the server runs.", status.running),
+        ("status_timestamp_seconds", "When this was read.", status.at),
         ("nodes", "Connected nodes.", status.nodes),
         ("uploads", "Accepted uploads in the store.", status.records),
         ("store_bytes", "Bytes of the store on disk.", status.disk_bytes),
+        ("disk_free_bytes", "Free bytes on the disk of the store.", status.disk_free),
         ("payload_bytes_total", "Bytes of all signed uploads.", status.payload),
         ("transport_bytes_total", "Bytes at the transport.", status.transport or None),
         ("set_aside", "Sites and classes that do not count.", len(status.set_aside)),
         ("open_tasks", "Tasks that wait for uploads.", len(status.open_tasks)),
+        ("last_task_timestamp_seconds", "When it was opened.", max(opened, default=None)),
         ("findings", "Alarms and warnings of the status.", len(status.findings)),
         ("certificate_seconds", "Until it expires.", expires - status.at if expires else None),
         ("head_classes", "Classes of the newest head.", head.classes if head else None),

@@ -51,8 +51,8 @@ class TaskStatus:
 
     task: str
     state: str = "unknown"
-    """open, complete, quorum, short, or interrupted: its run ended without a result. Uploads
-    that were forgotten or lost since do not count."""
+    """open, complete, quorum, short, interrupted: its run ended without a result, or restored: only
+    the sites still knew it. Uploads that were forgotten or lost since do not count."""
     opened: float | None = None
     ends: float | None = None
     min_clients: int | None = None
@@ -124,10 +124,13 @@ class Status:
     """Id of the site; empty for a server."""
     folder: str
     running: bool
+    """Whether a process works in this folder. On a full disk none can."""
     findings: list[Finding]
     """What could not be read, is inconsistent, or needs a person."""
     sites: list[SiteStatus]
     disk_bytes: int
+    """Of the state."""
+    disk_free: int
     certificate_expires: float | None
     """When the certificate of the server, or ``ca.crt``, expires; None without one."""
     checked: float | None = None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Collection, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from fedran.core.errors import shortened
 from fedran.core.labels import similar_labels
 from fedran.federation.protocol.connection import certificate_expiry
 from fedran.federation.protocol.limits import (
+    FULL_DISK,
     LATE_SECONDS,
+    LEAST_FREE,
     SHOWN_HEADS,
     SHOWN_ITEMS,
     SHOWN_PROBLEMS,
@@ -32,10 +35,12 @@ from fedran.federation.secure.site.pinning import key_fingerprint, roster_finger
 from fedran.federation.server.settings import REFUSED_REQUESTS, ROSTER, ServerPaths
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.schema import Charge
+from fedran.federation.site.settings import ALARMS
 from fedran.federation.status.counts import Counts
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import Finding, Outcome, Status
 from fedran.wire.files import folder_bytes, read_json_object
+from fedran.wire.sizes import human_bytes
 
 
 class Reader:
@@ -53,12 +58,15 @@ class Reader:
         stored = self._read_database(findings)
         if active is None:  # a run may have started between the two reads
             active = lock_holder(self.state)
-        running = lock_holder(self.folder / "log") is not None
+        free = shutil.disk_usage(self.folder).free
+        findings += disk_findings(free)
+        running = lock_holder(self.folder / "log") is not None and free >= FULL_DISK
         record = json.loads(stored.flower or "{}")
         nodes = self._connected(record, stored.seen, now) if running else None
         expires = certificate_expiry(self.folder / "tls" / "server.crt")
-        findings += self._warnings(now, record.get("foreign_runs", []), expires)
+        findings += [*alarms(self.state), *self._warnings(now, expires)]
         roster, sums = self._roster(findings), list(self._sums())
+        findings += _restored(json.loads(stored.restored or "{}"), roster)
         sites = [
             stored.site(client) for client in sorted({*roster, *stored.uploads, *stored.payload})
         ]
@@ -98,6 +106,7 @@ class Reader:
             findings=findings,
             sites=sites,
             disk_bytes=folder_bytes(self.state),
+            disk_free=free,
             certificate_expires=expires,
             checked=record.get("at"),
             nodes=None if nodes is None else len(nodes),
@@ -151,13 +160,8 @@ class Reader:
             findings.append(Finding("problem", f"The roster cannot be read: {reason}"))
             return {}
 
-    def _warnings(
-        self, now: float, foreign_runs: list[str], expires: float | None
-    ) -> Iterator[Finding]:
+    def _warnings(self, now: float, expires: float | None) -> Iterator[Finding]:
         """What the owner should look into, whatever the uploads are."""
-        if foreign_runs:
-            text = f"ALARM: run {shortened(foreign_runs, 5)} has an app that is not fedran's"
-            yield Finding("problem", f"{text}. It is refused, but somebody else can start runs.")
         refused = read_json_object(self.runtime / REFUSED_REQUESTS)
         if refused:
             yield Finding(
@@ -224,3 +228,36 @@ class Reader:
 
     def _command(self, verb: str, *arguments: str) -> str:
         return shlex.join(["fedran", "federation", verb, str(self.given), *arguments])
+
+
+def _restored(missing: dict[str, list[str] | None], roster: Collection[str]) -> Iterator[Finding]:
+    """What sites have not sent again since a backup was restored."""
+    known = [f"{c} ({', '.join(tasks)})" for c, tasks in missing.items() if tasks and c in roster]
+    silent = [client for client, tasks in missing.items() if not tasks and client in roster]
+    if known:
+        text = f"A backup was restored. Uploads are being fetched: {shortened(known, SHOWN_ITEMS)}."
+        remedy = "No classifier is sent before; `remove` a site that does not come back."
+        yield Finding("warning", text, remedy)
+    if silent:
+        text = f"Not heard from since the restore: {shortened(silent, SHOWN_ITEMS)}."
+        remedy = "They may have uploads that the backup lacks. A new task does not wait for these."
+        yield Finding("warning", text, remedy)
+
+
+def disk_findings(free: int) -> Iterator[Finding]:
+    """Whether there is little or no space on the disk of a server or a site."""
+    if free < FULL_DISK:
+        text = f"The disk is full: {human_bytes(free)} are free, so nothing can be received."
+        yield Finding("problem", text, "Free some space; nothing that was acknowledged is lost.")
+    elif free < LEAST_FREE:
+        yield Finding("warning", f"Only {human_bytes(free)} of disk space are free.")
+
+
+def alarms(state: Path) -> Iterator[Finding]:
+    """The newest runs whose app was not ours. Lines that cannot be read are left out."""
+    path = state / ALARMS
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for line in lines[-3:]:
+        with suppress(ValueError, TypeError, KeyError):
+            text = "ALARM: a run brought an app that is not fedran's, and was refused"
+            yield Finding("problem", f"{text}: {json.loads(line)['reason']}")

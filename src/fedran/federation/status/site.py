@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from fedran.federation.protocol.connection import certificate_expiry
+from fedran.federation.protocol.limits import FULL_DISK
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.secure.masking.attempt import STAGES
 from fedran.federation.secure.site.pinning import PinnedRoster, key_fingerprint, roster_fingerprint
@@ -16,7 +17,6 @@ from fedran.federation.secure.site.sum_files import FOLDER, SumFiles, spent_epsi
 from fedran.federation.server.store.schema import SolvedHead
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import (
-    ALARMS,
     CONNECTION,
     HEAD,
     OUTBOX,
@@ -24,6 +24,7 @@ from fedran.federation.site.settings import (
     newest_head,
 )
 from fedran.federation.status.model import Finding, Outcome, SiteStatus, Status
+from fedran.federation.status.reader import alarms, disk_findings
 from fedran.wire.files import folder_bytes, read_json_object
 
 
@@ -33,7 +34,8 @@ def read_site(paths: SitePaths) -> Status:
     pinned, contact = PinnedRoster(state), read_json_object(state / CONNECTION)
     known, shown = pinned.clients, pinned.shown or pinned.clients
     marks = pinned.marks(shown)
-    findings = list(_alarms(state / ALARMS))
+    free = shutil.disk_usage(paths.folder).free
+    findings = [*disk_findings(free), *alarms(state)]
     if known and marks:
         text = "The server shows another roster: this site takes part in no secure sum."
         remedy = f"Compare and pin it: `fedran federation check {paths.folder}` says how."
@@ -47,7 +49,7 @@ def read_site(paths: SitePaths) -> Status:
         federation=settings.federation,
         client=settings.client,
         folder=str(paths.folder),
-        running=lock_holder(paths.folder / "log") is not None,
+        running=lock_holder(paths.folder / "log") is not None and free >= FULL_DISK,
         findings=findings,
         sites=[
             SiteStatus(
@@ -59,6 +61,7 @@ def read_site(paths: SitePaths) -> Status:
             for client in sorted({*known, *shown})
         ],
         disk_bytes=folder_bytes(state),
+        disk_free=free,
         certificate_expires=certificate_expiry(paths.folder / settings.ca),
         checked=contact.get("at") if isinstance(contact.get("at"), float) else None,
         connection=str(contact.get("state", "")) or f"server {settings.server}, never tried",
@@ -75,15 +78,6 @@ def _head(state: Path) -> SolvedHead | None:
         return None
     file = (state / HEAD).stat()
     return SolvedHead(0, file.st_mtime, "", "", len(head.classes), file.st_size, None, 0.0, 0)
-
-
-def _alarms(path: Path) -> Iterator[Finding]:
-    """The newest runs whose app was not ours. Lines that cannot be read are left out."""
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    for line in lines[-3:]:
-        with suppress(ValueError, TypeError, KeyError):
-            text = "ALARM: a run brought an app that is not fedran's, and was refused"
-            yield Finding("problem", f"{text}: {json.loads(line)['reason']}")
 
 
 def _uploads(folder: Path) -> list[Outcome]:

@@ -63,7 +63,8 @@ def _overview(status: Status) -> list[str]:
     state = "[green]running[/]" if status.running else "[red]not running[/]"
     age = None if status.checked is None else status.at - status.checked
     checked = "" if age is None else f" (checked {format_age(age)})"
-    disk, federation = f"{format_bytes(status.disk_bytes)} on disk", escape(status.federation)
+    disk = f"{format_bytes(status.disk_bytes)} on disk, {format_bytes(status.disk_free)} free"
+    federation = escape(status.federation)
     if status.client:
         before = "" if status.running or age is None else "when it ran last: "
         lines = [

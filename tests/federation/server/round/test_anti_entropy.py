@@ -1,6 +1,8 @@
 """After a restored backup, sites send again what the server lost, and nothing else."""
 
+import json
 import shutil
+from contextlib import closing
 
 import pytest
 
@@ -14,6 +16,8 @@ from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import open_envelope, read_settled
 from fedran.federation.protocol.receipts import Code, read_receipts
 from fedran.federation.server.round.quorum import lost_uploads
+from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.store import RESTORED
 from fedran.federation.site.outbox import Outbox
 from fedran.wire.validation import Header
 from helpers.federation.fleet import NAMES, Site, served
@@ -30,9 +34,9 @@ class KeepingSite(Site):
             self.outbox.put(open_envelope(blob))
 
     def __call__(self, message):
+        for receipt in read_receipts(fields_of(message)["receipts"]):
+            self.outbox.settle(receipt)
         if message.metadata.message_type == MessageType.QUERY:
-            for receipt in read_receipts(fields_of(message)["receipts"]):
-                self.outbox.settle(receipt)
             return super().__call__(message)
         sent = {task: self.outbox.envelope(task) for task in self.outbox.pending()}
         fields = {"client": self.client, "head": self._digest(), "told": ""}
@@ -56,13 +60,26 @@ def test_sites_send_again_what_a_restored_backup_does_not_contain(server, sites,
     whole = fedran.encode(server.store.aggregator)
     server.close()
     shutil.copy(tmp_path / "backup.db", server.folder / "store.db")
+    with closing(Database(server.folder)) as database:  # as `restore` does
+        database.set_fact(RESTORED, json.dumps(dict.fromkeys(NAMES)))
+    away = nodes.pop(13)
+    newest = (server.folder / "head.fedran").read_bytes()
     server("", nodes)
-    assert server.store.database.count() == 3
-    assert served(server.folder)["nodes"] == []  # they are asked again
-    assert [node.outbox.pending() for node in nodes.values()] == [["june"]] * 3
-    server("june", nodes)
+    assert server.store.database.count() == 5
+    assert [task.state for task in server.store.database.tasks()][1:] == ["restored"]
+    assert server.store.missing_since_restore() == {"site-3": []}
+    assert (server.folder / "head.fedran").read_bytes() == newest, "an older head was made"
+    assert served(server.folder)["nodes"] == []
+    server("", {**nodes, 13: away})
     assert served(server.folder)["nodes"] == ["11", "12", "13"]
     assert fedran.encode(server.store.aggregator) == whole
+    assert server.store.missing_since_restore() == {}
+
+
+def test_a_site_that_has_sent_everything_cannot_open_a_task(server, sites, nodes, tmp_path):
+    nodes[11].outbox.put(open_envelope(sites.envelope("site-1", "june")))
+    server("may", nodes)
+    assert nodes[11].outbox.receipt("june").code == Code.UNKNOWN_TASK
 
 
 def test_a_forgotten_upload_is_not_asked_for_again(server, nodes):

@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ import pytest
 pytest.importorskip("cryptography")
 
 import fedran
+from fedran.federation.ops.maintenance import verify
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.server.store import sqlite_file
 from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.forgetting import check_record
+from fedran.federation.server.store.schema import VERSION
 from fedran.federation.server.store.sqlite_file import StoreDamaged, StoreFailed, StoreVersion
 from helpers.federation.made_federation import Sites, full_disk, large
 
@@ -199,6 +203,30 @@ def test_a_database_of_another_version_is_refused(database, tmp_path):
     for read_only in (False, True):
         with pytest.raises(StoreVersion, match="got 99; use the version of fedran that wrote it"):
             Database(tmp_path, read_only=read_only)
+
+
+RELEASES = sorted(Path(__file__).parent.glob("store-*.sql"))
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=[path.stem for path in RELEASES])
+def test_the_database_of_every_release_opens(release, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "store.db")) as made:
+        made.executescript(release.read_text())
+        version = made.execute("PRAGMA user_version").fetchone()[0]
+        tables = set(made.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    with closing(Sites("site-1").store(tmp_path)) as store:
+        assert verify(store.database) == []
+        uploads = store.database.uploads()
+        assert [u.key for u in uploads][-1] == ("site-1", "may"), "a revision comes last"
+        assert len(uploads) == 4
+        assert len(store.solve().classes) == 2
+        assert {t.client for t in store.database.tombstones()} == {"site-3"}
+        (record,) = (r for r in store.database.records() if check_record(r))
+        assert "site-3" in record
+        assert store.database.heads()[0].task == "may"
+    with closing(Database(tmp_path / "new")) as new:
+        now = set(new.query("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    assert version < VERSION or tables == now, "the schema changed, and its version did not"
 
 
 def test_a_missing_database_cannot_be_read(tmp_path):

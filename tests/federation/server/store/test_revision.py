@@ -1,5 +1,6 @@
 """A site may replace its own upload, which then leaves no trace in the state."""
 
+import json
 import time
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.round.quorum import lost_uploads
+from fedran.federation.server.store.forgetting import check_record
 from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import (
     PHI,
@@ -76,6 +78,12 @@ def test_a_revision_replaces_the_upload_bit_for_bit(make, sites, tmp_path):
     assert store.database.count() == 6
     assert {u.key: u.revision for u in store.database.uploads()}["site-1", "may"] == 1
     assert store.events.read()[-2]["revision"] == 1
+    (file,) = (tmp_path / "records").iterdir()
+    assert store.database.records() == [file.read_text()]
+    assert check_record(file.read_text()) == []
+    told = json.loads(file.read_text())["record"]["replaced"]
+    assert (told["client"], told["task"], told["digest"]) == ("site-1", "may", old.digest)
+    assert told["by"] == open_envelope(revised).statement.digest
     assert fedran.encode(store.solve()) == fedran.encode(other.solve()) != first
     store.close()
     again = sites.store(tmp_path / "state", **settings)

@@ -59,7 +59,8 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
         with store.tolerating_a_full_disk(path.name):
             write_atomically(path, blob)
         shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
-        log.info("new head: %d classes%s", len(head.classes), shown)
+        told = {"task": task, "decision": "new head", "seconds": round(seconds, 3)}
+        log.info("new head: %d classes%s", len(head.classes), shown, extra=told)
         with store.tolerating_a_full_disk("record of the head"):
             store.database.add_head(
                 digest,

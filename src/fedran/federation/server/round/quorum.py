@@ -117,6 +117,7 @@ def lost_uploads(store: Store, client: str, stored: Sequence[tuple[str, str]]) -
             code, reason = Code.FORGOTTEN, "the server's owner removed this upload"
         found.append(Receipt(code, *key, digest, reason))
     for receipt in found:
-        log.info("%s, %s: %s", client, receipt.task, receipt.reason)
+        told = receipt.log_fields()
+        log.info("%s, %s: %s", client, receipt.task, receipt.reason, extra=told)
         store.events.write(receipt.code.value, client=client, task=receipt.task)
     return found

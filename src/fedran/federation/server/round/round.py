@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from fedran.core.errors import Refused
+from fedran.core.errors import Refused, shortened
 from fedran.federation.protocol.limits import (
     CATCH_UP_SECONDS,
     CORRECTION_SECONDS,
@@ -74,6 +74,7 @@ class Round:
         self.validated: dict[int, str] = {}
         """Node with validation rows -> its client."""
         self.replies: Counter[int] = Counter()
+        self.began = time.monotonic()
 
     def run(self, task: str) -> Verdict:
         """Run the task until everyone answered, the deadline passed, or the owner closed it.
@@ -197,21 +198,25 @@ class Round:
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
         self._note_more(node, receipts, reply.fields.get("more") is True)
         earlier = accepted_since(self.store, client, reply.waiting)
-        earlier += lost_uploads(self.store, client, reply.stored)
-        self.receipts.setdefault(node, []).extend(receipts + earlier)
+        lost = lost_uploads(self.store, client, reply.stored)
+        self._ask_for(node, client, lost, more=reply.fields.get("more") is True)
+        self.receipts.setdefault(node, []).extend(receipts + earlier + lost)
         self.held_heads[node] = str(reply.fields.get("head", ""))
         if reply.validated:
             self.validated[node] = client
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""
-            log.info("%s, %s: %s%s", receipt.client, receipt.task, receipt.outcome, shown)
+            what = (receipt.client, receipt.task, receipt.outcome, shown)
+            log.info("%s, %s: %s%s", *what, extra=receipt.log_fields())
             if receipt.task == task and receipt.client == client:
                 quorum.answer(receipt)
         with self.store.tolerating_a_full_disk(f"time of the answer of {client}"):
             self.store.database.set_seen(client)
         problem, failed = reply.problem, reply.fields.get("failed") is True
         if task and isinstance(problem, str) and problem and client not in quorum.answers:
-            log.warning("%s: nothing sent: %s", client, problem)
+            level, said = (logging.WARNING, "failed") if failed else (logging.INFO, "has nothing")
+            told = {"site": client, "task": task, "decision": "failed" if failed else "declined"}
+            log.log(level, "%s %s: %s", client, said, problem, extra=told)
             self.store.events.write(
                 "declined", client=client, task=task, reason=problem, failed=failed
             )
@@ -244,13 +249,45 @@ class Round:
             self.have_more.add(node)
             self.messenger.ask_again(node)
 
+    def _ask_for(self, node: int, client: str, lost: list[Receipt], *, more: bool) -> None:
+        """Ask a node at once for uploads that are lost; the next message contains their receipts.
+
+        A secure sum that is lost cannot be sent again by one site.
+        """
+        if self.settings.privacy != "none":
+            return
+        tasks = [receipt.task for receipt in lost if receipt.code == Code.LOST]
+        self.store.note_lost(client, tasks, more=more)
+        if tasks and self.replies[node] < MAX_MESSAGES:
+            self.have_more.add(node)
+            self.messenger.ask_again(node)
+
+    def _waits_for_uploads(self, task: str) -> bool:
+        """Whether a head would be older than that of the sites, because a backup was restored.
+
+        Without a task, the server also waits for sites that have not answered since.
+        """
+        missing = self.store.missing_since_restore()
+        known = [f"{client} ({', '.join(tasks)})" for client, tasks in missing.items() if tasks]
+        waits = known or ([] if task else list(missing))
+        if waits:
+            log.warning(
+                "no classifier is sent after the restore until it has uploads of: %s",
+                shortened(waits, 10),
+            )
+        return bool(waits)
+
     def _hand_back(self, task: str) -> None:
         """Send receipts and the newest head to every connected node, and note who has the head.
 
         Nodes that are not noted in the database are asked again by a later run.
         """
-        validation = self.validation or self._site_validation()
-        head, digest = update_head(self.store, validation, task)
+        if self._waits_for_uploads(task):
+            head, digest = b"", "outdated"
+        else:
+            validation = self.validation or self._site_validation()
+            log.info("solving the classifier")
+            head, digest = update_head(self.store, validation, task)
         nodes = list(self.messenger.network.nodes())
         self.messenger.unanswered.clear()  # answers to the offer that came too late
         log.info("sending receipts and the newest head to %d nodes", len(nodes))
@@ -306,7 +343,9 @@ class Round:
             parts.append(f"missing {', '.join(absent[:10])}")
         if state != "open" and waiting:
             parts.append(f"waiting for others: {', '.join(waiting[:10])}")
-        log.info("task %s: %s, %s", task, state, ", ".join(parts))
+        seconds = round(time.monotonic() - self.began, 1)
+        told = {"task": task, "decision": state, "seconds": seconds}
+        log.info("task %s: %s, %s", task, state, ", ".join(parts), extra=told)
         with self.store.tolerating_a_full_disk(f"state of task {task}"):
             self.store.database.set_task(
                 task,

@@ -130,6 +130,7 @@ class SiteValidation:
             self.messenger.send(node, Question.VALIDATE, fields, blobs, TEST_SECONDS)
         found: dict[str, dict[str, Report]] = {}
         deadline = time.monotonic() + TEST_SECONDS
+        log.info("waiting for %d sites to test %d heads", len(self.nodes), len(blobs))
         while self.messenger.unanswered and time.monotonic() < deadline:
             for node, reply in self.messenger.replies():
                 client = self.nodes.get(node, "")

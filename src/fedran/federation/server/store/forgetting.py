@@ -9,15 +9,25 @@ import base64
 import json
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from fedran.core.errors import Refused
 from fedran.federation.protocol.identity import SiteKey, UploadId, check_public, is_signed
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.schema import SolvedHead, Tombstone, Upload
+from fedran.wire.files import write_atomically
 
 PURPOSE = "fedran record 1"
 """Part of every signed record, so that no signature can be used for another purpose."""
+KEY, RECORDS = "record.key", "records"
+"""In the server's folder: the key that signs records, and their folder. The database has a copy of
+each."""
+VERIFY = (
+    "`fedran federation verify FILE` checks the signature: Ed25519, by the server's key, over "
+    "`record` as JSON with sorted keys and without spaces. A digest of an upload or a classifier "
+    "is the SHA-256 of its file."
+)
 
 
 @dataclass(frozen=True)
@@ -57,14 +67,49 @@ def to_forget(database: Database, client: str, task: str | None, who: str) -> Fo
     )
 
 
-def sign_record(federation: str, found: Forgotten, key: SiteKey) -> str:
-    """What was removed, and which heads were solved with it, as signed JSON."""
+def sign_record(federation: str, found: Forgotten, key: SiteKey, after: str | None = None) -> str:
+    """What was removed, and which heads were solved with it, as signed JSON.
+
+    ``after`` is the digest of the first head without it, "" if there is none; None: not yet known.
+    """
+    return _signed(
+        key,
+        federation,
+        found.heads,
+        removed=[asdict(t) for t in found.tombstones],
+        sums=[{"client": s.client, "task": s.task, "digest": s.digest} for s in found.sums],
+        **({} if after is None else {"head_after": after}),
+    )
+
+
+def sign_revision(
+    federation: str, old: Upload, digest: str, heads: list[SolvedHead], key: SiteKey
+) -> str:
+    """The upload that a site replaced, and which heads were solved with it, as signed JSON.
+
+    ``digest`` is that of the new upload. The first head after the time of the record contains it.
+    """
+    with_it = [h for h in heads if old.number <= h.last_upload and old.at <= h.at]
+    replaced = {"client": old.client, "task": old.task, "digest": old.digest, "by": digest}
+    return _signed(key, federation, with_it, removed=[], replaced=replaced, at=time.time())
+
+
+def write_record(folder: Path, client: str, content: str) -> Path:
+    """Write a record to the folder of the server; returns its path."""
+    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    (folder / RECORDS).mkdir(exist_ok=True, mode=0o700)
+    path = folder / RECORDS / f"{when}-{client}.json"
+    write_atomically(path, content.encode())
+    return path
+
+
+def _signed(key: SiteKey, federation: str, heads: list[SolvedHead], **said: Any) -> str:
     record = {
         "purpose": PURPOSE,
         "federation": federation,
-        "removed": [asdict(t) for t in found.tombstones],
-        "sums": [{"client": s.client, "task": s.task, "digest": s.digest} for s in found.sums],
-        "heads": [{"digest": h.digest, "task": h.task, "at": h.at} for h in found.heads],
+        **said,
+        "heads": [{"digest": h.digest, "task": h.task, "at": h.at} for h in heads],
+        "verify": VERIFY,
     }
     signature = base64.b64encode(key.sign_bytes(_canonical(record))).decode("ascii")
     return json.dumps({"record": record, "key": key.public, "signature": signature}, indent=1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedran.federation.protocol.limits import BUSY_SECONDS
+from fedran.federation.protocol.lockfile import require_space
 
 APPLICATION_ID = 0x66656472
 
@@ -41,7 +42,9 @@ class SqliteFile:
             raise FileNotFoundError(f"{path}: no such file; expected the database of a server")
         if not read_only:  # only its owner can read it
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.fchmod(handle, 0o600)  # a copy may have another mode
+            os.close(handle)
         mode = "ro" if read_only else "rw"
         with self.named_errors():
             self.sql = sqlite3.connect(
@@ -122,6 +125,7 @@ class SqliteFile:
                 raise self.damaged(f"the database is damaged ({reason})") from None
             if not isinstance(reason, sqlite3.OperationalError):
                 raise
+            require_space(self.path.parent)
             raise StoreFailed(f"{self.path}: {reason}") from None
 
     def put(self, table: str, *, replace: bool = False, **row: Any) -> None:

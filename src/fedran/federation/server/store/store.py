@@ -48,8 +48,15 @@ from fedran.federation.server.store.admission import (
 )
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
-from fedran.federation.server.store.forgetting import Forgotten, sign_record, to_forget
-from fedran.federation.server.store.schema import class_rows, describe_upload
+from fedran.federation.server.store.forgetting import KEY as RECORD_KEY
+from fedran.federation.server.store.forgetting import (
+    Forgotten,
+    sign_record,
+    sign_revision,
+    to_forget,
+    write_record,
+)
+from fedran.federation.server.store.schema import Upload, class_rows, describe_upload
 from fedran.federation.server.store.state import SUM, State
 from fedran.wire.codec import encode
 from fedran.wire.validation import Header, plain_calibration
@@ -63,6 +70,9 @@ CALIBRATIONS, MOST_NOTED = "calibrations", 50
 which `rollback` needs."""
 SERVER_KEY = "sums.key"
 """File in the server's folder with the key that signs secure sums."""
+RESTORED = "restored"
+"""Fact in the database after a backup was restored: sites that may have uploads which it lacks ->
+the tasks of these uploads, or None until the site has answered."""
 
 
 @contextmanager
@@ -104,6 +114,9 @@ class Store:
         try:
             self.forgotten = {(t.client, t.task) for t in self.database.tombstones()}
             """Clients and tasks whose uploads were removed."""
+            self.restored: dict[str, list[str] | None] = json.loads(
+                self.database.fact(RESTORED) or "{}"
+            )
             self.state = State.load(settings, self.database)
         except BaseException:
             self.database.close()
@@ -256,6 +269,38 @@ class Store:
         self.tasks = frozenset(tasks)
         return tasks
 
+    def note_lost(self, client: str, lost: Collection[str], *, more: bool) -> None:
+        """After a restored backup: note of which tasks a site will send its uploads again.
+
+        ``more``: what it was asked for before may still come. Tasks that the backup does not
+        contain are opened again. Once a site has sent everything, it opens no task any more.
+        """
+        if client not in self.restored:
+            return
+        for task in lost:
+            self._open_again(task)
+        had = {task for own, task in self.state.uploads if own == client}
+        left = sorted({*lost, *((self.restored[client] or ()) if more else ())} - had)
+        self.restored[client] = left
+        if not left:
+            del self.restored[client]
+        with self.tolerating_a_full_disk("list of missing uploads"):
+            self.database.set_fact(RESTORED, json.dumps(self.restored))
+
+    def missing_since_restore(self) -> dict[str, list[str]]:
+        """Sites of the roster and the tasks of which a restored server lacks their uploads.
+
+        The list is empty for a site that has not answered yet.
+        """
+        here = {c: tasks or [] for c, tasks in self.restored.items() if c in self.roster.clients}
+        return {c: [t for t in here[c] if (c, t) not in self.forgotten] for c in here}
+
+    def _open_again(self, task: str) -> None:
+        if self.tasks is not None and task not in self.tasks:
+            log.info("task %s is not in the restored backup; it is opened again", task)
+            self.database.set_task(task, "restored")
+            self.tasks = {*self.tasks, task}
+
     def receive(self, blob: bytes) -> Receipt:
         """Decide about one envelope. Every problem with it is answered by a receipt.
 
@@ -319,6 +364,8 @@ class Store:
         envelope = arrival.envelope = open_envelope(arrival.blob, self.settings.limits)
         check_sender(envelope, self.settings.federation, self.roster)
         task = envelope.statement.task
+        if envelope.statement.client in self.restored:
+            self._open_again(task)
         if self.tasks is not None and task not in self.tasks:
             raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
         arrival.verified = True
@@ -362,12 +409,23 @@ class Store:
             upload = self.database.add_upload(statement, message, arrival.blob)
             if arrival.state is not None:  # withdrawn rows may be in it
                 self.database.set_fact(CALIBRATIONS, "")
+                record = self._record_revision(self.state.uploads[upload.key], upload)
             self.events.write_or_raise("upload", **arrival.event(receipt))
         if arrival.state is not None:
+            with self.tolerating_a_full_disk("file of the record"):
+                write_record(self.folder.parent, upload.client, record)
             self.state = arrival.state
             self.database.checkpoint()  # the upload that was replaced is in no file any more
             self.state.delete_sum()
         self.state.add(upload, message)
+
+    def _record_revision(self, old: Upload, new: Upload) -> str:
+        """Keep a signed record of the upload that a revision replaces."""
+        key = SiteKey.load_or_make(self.folder.parent / RECORD_KEY)
+        heads, federation = self.database.heads(), self.settings.federation
+        record = sign_revision(federation, old, new.digest, heads, key)
+        self.database.add_record(record)
+        return record
 
     @contextmanager
     def tolerating_a_full_disk(self, what: str) -> Iterator[None]:
