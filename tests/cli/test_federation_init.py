@@ -21,7 +21,7 @@ def test_init_prints_what_it_created_and_the_next_commands(call, tmp_path):
     commands = re.findall(r"^  fedran federation (\w+) (\S+)", out, re.M)
     assert commands == [("up", "t"), ("task", "t"), ("status", "t"), ("down", "t")]
     assert "task t task-1" in out
-    assert sorted(p.name for p in (tmp_path / "t").iterdir()) == ["server", "sites"]
+    assert sorted(p.name for p in (tmp_path / "t").iterdir()) == ["authority", "server", "sites"]
     assert (tmp_path / "t" / "sites" / "site-1" / "data" / "task-2.npz").is_file()
     assert max(map(len, out.splitlines())) <= 80
     for file in ("server/server.toml", "sites/site-1/site.toml"):

@@ -281,7 +281,7 @@ def _write_sample(server: ServerPaths, sites: Sequence[SitePaths]) -> None:
 def id_of_folder(folder: Path) -> str:
     """The name of the folder if a federation may have it, otherwise ``"trial"``.
 
-    >>> id_of_folder(Path("care/hospital")), id_of_folder(Path("my files"))
+    >>> id_of_folder(Path("care/hospital")), id_of_folder(Path("Klinik Süd"))
     ('hospital', 'trial')
     """
     try:

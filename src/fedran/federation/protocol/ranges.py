@@ -56,7 +56,7 @@ def unusual_columns(X: NDArray[Any], names: Sequence[str], ranges: Ranges) -> st
     >>> unusual_columns(X, ["a", "b"], (("a", 0, 16), ("b", 0, 16)))
     ''
     >>> unusual_columns(X / 255, ["a", "b"], (("*", 0, 16),))
-    'every column has 0.000612 to 0.0622 instead of 0 to 16'
+    'every column has 0.000622 to 0.0624 instead of 0 to 16'
     """
     listed, found = [name for name, _, _ in ranges], []
     others = [j for j in range(X.shape[1]) if not len(names) or names[j] not in listed]
