@@ -108,7 +108,10 @@ def _describe(message: Container, limits: Limits) -> Description:
         header |= {"rows": obj.n_rows, "smallest": obj.smallest_group, "largest": largest}
     elif isinstance(obj, Head):
         title, content = "head: a classifier", _head(obj)
-        sections["diagnosis"] = {k: _safe(v) for k, v in asdict(obj.diagnosis).items()}
+        sums, points = {"f", "eps_W", "eps_W_paper"}, {"agreement", "largest_group"}
+        hidden = points if obj.landmarks is None else sums
+        shown = {k: v for k, v in asdict(obj.diagnosis).items() if k not in hidden}
+        sections["diagnosis"] = {k: _safe(v) for k, v in shown.items()}
     else:
         title, content = "aggregator: a server's state", _aggregator(obj)
     if isinstance(obj, Summary) or (isinstance(obj, Aggregator) and obj.takes is Summary):
