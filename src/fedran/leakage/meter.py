@@ -298,7 +298,8 @@ def _describe(message: Message | Head) -> str:
     if isinstance(message, Summary):
         kind = f"summary (rank {message.rank})"
     elif isinstance(message, Points):
-        sizes = f"{message.smallest_group} to {message.counts.max(initial=0)}"
-        kind = f"points ({len(message.counts):,} groups of {sizes} rows)"
+        sizes = f"groups of {message.smallest_group} to {message.counts.max(initial=0)} rows"
+        single = message.counts.max(initial=0) == 1
+        kind = f"points ({len(message.counts):,} {'single rows' if single else sizes})"
     about = " about" * isinstance(message, NoisySums)
     return f"{kind} of{about} {rows:,.0f} rows, {len(message.classes)} classes"
