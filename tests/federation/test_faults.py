@@ -121,6 +121,8 @@ def test_sites_with_different_faults_each_get_the_right_answer(tmp_path):
         fed.set_site("site-2", source="another backbone")
         plant_garbage(fed, "site-3")
         repeat_rows(fed, "site-4", 8)
+        with fed.server.roster.open("a") as roster:
+            roster.write('\n[rows]\n"site-4" = 10\n')
         (fed.site("site-5").folder / "slow.py").write_text(
             "import time\ndef rows(task):\n    time.sleep(600)\n"
         )
