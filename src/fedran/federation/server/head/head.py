@@ -27,9 +27,8 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
 
     What does not count is found by ``judge`` and noted. The head is written to ``head.fedran``,
     tested on validation rows, calibrated by them if it is of groups of rows, and recorded in the
-    database. Before the first class that counts,
-    bytes and digest are empty. Nothing is solved if the head in service was solved from the same
-    uploads and settings.
+    database. Before the first class that counts, bytes and digest are empty. Nothing is solved if
+    the head in service was solved from the same uploads and settings.
     """
     path = store.folder / HEAD
     in_service = path.read_bytes() if path.is_file() else b""

@@ -56,7 +56,7 @@ class SiteValidation:
     ) -> None:
         self.messenger, self.nodes, self.check_owner = messenger, nodes, check_owner
         self.accepted: dict[str, dict[Label, int]] = {}
-        self.asked: tuple[str, dict[str, Report]] = "", {}
+        self.asked: tuple[Head | None, dict[str, Report]] = None, {}
         """The head about which sites were asked last, and what they said."""
         for upload in uploads:
             of_site = self.accepted.setdefault(upload.client, {})
@@ -113,11 +113,11 @@ class SiteValidation:
 
     def _about(self, head: Head) -> dict[str, Report]:
         """What each site reports about a head; the sites are asked once."""
-        blob = encode(head)
-        name = hashlib.sha256(blob).hexdigest()
-        if self.asked[0] != name:
+        if self.asked[0] is not head:
+            blob = encode(head)
+            name = hashlib.sha256(blob).hexdigest()
             told = {client: of[name] for client, of in self._ask({name: blob}).items()}
-            self.asked = name, told
+            self.asked = head, told
         return self.asked[1]
 
     def _ask(self, blobs: Mapping[str, bytes]) -> dict[str, dict[str, Report]]:

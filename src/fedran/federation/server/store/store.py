@@ -228,10 +228,10 @@ class Store:
 
         A head that is solved again is then the same, bit for bit.
         """
-        if head.calibration is not None:
+        noted = json.loads(self.database.fact(CALIBRATIONS) or "{}")
+        if head.calibration is not None or (found is None and not noted):
             return head
         name = hashlib.sha256(encode(head)).hexdigest()
-        noted = json.loads(self.database.fact(CALIBRATIONS) or "{}")
         if found is not None:
             noted = dict([*noted.items(), (name, plain_calibration(found))][-MOST_NOTED:])
             with self.tolerating_a_full_disk(CALIBRATIONS):
