@@ -88,6 +88,28 @@ def one_step(K, y, seen, row):
     return -0.5 * ((y[row] - mean) ** 2 / variance + np.log(2 * np.pi * variance))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("r", [1, 2, 64, 65, 66, 129, 577, 700])
+def test_a_wide_gram_has_the_evidence_and_the_best_ridge_of_its_eigenvalues(r, dtype):
+    rng = np.random.default_rng(r)
+    n, noise = int(rng.integers(r // 2 + 2, 2 * r + 4)), rng.standard_normal
+    H = noise((n, r)) * np.logspace(0, -3, r) + rng.random(r)
+    Y = H @ noise((r, 3)) + rng.uniform(0.1, 5) * noise((n, 3))
+    G, B, squares = (H.T @ H).astype(dtype), H.T @ Y, np.sum(Y**2, axis=0)
+    lower = np.asfortranarray(np.tril(G) + np.triu(np.full_like(G, np.nan), 1))
+    lams = [0.03 * times * np.trace(G) / n for times in Ridge.SEARCHED]
+    found = np.array(log_evidence(lower, B, squares, n, lams))
+    values, U = np.linalg.eigh(H.T @ H)
+    s, rotated = np.maximum(values, 0), (U.T @ B) ** 2
+    expected = []
+    for lam in lams:
+        left = (squares - np.sum(rotated / (s + lam)[:, None], axis=0)) / lam
+        log_det = np.sum(np.log(s + lam)) + (n - r) * np.log(lam)
+        expected.append(-0.5 * (n * np.sum(np.log(left)) + 3 * log_det))
+    np.testing.assert_allclose(found, expected, rtol=1e-9 if dtype is np.float64 else 1e-3)
+    assert abs(np.argmax(found) - np.argmax(expected)) <= (dtype is np.float32)
+
+
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
 class TestFallbacks:
     def test_a_float32_breakdown_moves_to_float64(self, kind):

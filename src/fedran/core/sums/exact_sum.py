@@ -272,7 +272,7 @@ class ExactSum:
         """The multiple of the default rule in ``Ridge.SEARCHED`` with the largest evidence.
 
         The same sums give the same ridge, in whatever parts they were added. 4/3 M^3 operations in
-        float64; less for a stack.
+        the dtype of the Gram; less for a stack, in float64.
         """
         with self._whole():
             sums, accounts = sums or self.class_sums, self.accounts
