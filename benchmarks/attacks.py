@@ -25,7 +25,7 @@ import fedran
 from fedran.core.summary import Summary
 from fedran.core.sums.aggregator import Message
 from fedran.core.sums.class_sums import ClassSums
-from fedran.data.catalogue import dataset_title, load_dataset
+from fedran.data.catalogue import load_dataset
 from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.messages import seal
@@ -35,6 +35,7 @@ from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.store import Store
 from fedran.wire.codec import encode
+from fedran_bench.results.result import dataset_title
 from fedran_bench.streams import make_stream
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -30,8 +30,8 @@ from fedran.core._linalg.arrays import to_device
 from fedran.core.pseudo_labels import margin_labels
 from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.accounts import Accounts
-from fedran.data.catalogue import dataset_title
 from fedran.wire import quantisation
+from fedran_bench.results.result import dataset_title
 from fedran_bench.streams import Task, make_stream
 
 RHOS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3, 6, 12, 25)

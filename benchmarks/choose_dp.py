@@ -26,7 +26,7 @@ from fedran.core.prepare import Kind
 from fedran.core.private.dp import Budget, Mechanism, Shares, levels_for
 from fedran.core.private.noisy_sums import RIDGE, NoisySums, mean_row
 from fedran.core.sums.aggregator import Aggregator
-from fedran.data.catalogue import dataset_title
+from fedran_bench.results.result import dataset_title
 from fedran_bench.streams import make_stream
 
 DATASETS: dict[str, Kind] = {

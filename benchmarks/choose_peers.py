@@ -16,9 +16,9 @@ import sys
 from typing import Any
 
 from choosing import RESULTS, split, training_rows
-from fedran.data.catalogue import dataset_title
 from fedran.data.dataset import Dataset
 from fedran_bench.methods.registry import make_method
+from fedran_bench.results.result import dataset_title
 from fedran_bench.run.runner import PreparedJob, run
 from fedran_bench.streams import make_stream
 

@@ -36,7 +36,7 @@ from fedran.core._linalg.arrays import like, to_device, to_numpy
 from fedran.core.points import Points, condense, join
 from fedran.core.solve import kernel_ridge
 from fedran.core.solve.landmarks import GRID, landmarks
-from fedran.data.catalogue import dataset_title
+from fedran_bench.results.result import dataset_title
 from fedran_bench.streams import make_stream
 
 DATASETS = {

@@ -28,8 +28,8 @@ from fedran.core.private.sketch_sums import SketchSums, aware_omega, blind_omega
 from fedran.core.solve.nystrom import SKETCH_BASE, SKETCH_SLOPE, sketch_to_summary
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
-from fedran.data.catalogue import dataset_title
 from fedran.wire.fixed_point import sketch_fixed_point, sketch_rounding
+from fedran_bench.results.result import dataset_title
 from fedran_bench.streams import Task, make_stream
 
 RHOS = (0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3.0, 6.0)

@@ -24,12 +24,13 @@ from fedran.core.private.dp import Budget, Mechanism
 from fedran.core.private.noisy_sums import NoisySums
 from fedran.core.private.sketch_sums import blind_omega, sketch_sums
 from fedran.core.solve.nystrom import sketch_to_summary
-from fedran.data.catalogue import dataset_title, load_dataset
+from fedran.data.catalogue import load_dataset
 from fedran.leakage import Leakage, measure
 from fedran.leakage.attacks import GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 from fedran.leakage.evidence import class_counts
 from fedran.leakage.meter import SEARCHED, SINGLE
 from fedran.wire.sizes import human_bytes
+from fedran_bench.results.result import dataset_title
 from fedran_bench.streams import dirichlet
 
 ROOT = Path(__file__).resolve().parent.parent

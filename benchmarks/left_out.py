@@ -14,7 +14,7 @@ from choose_points import federation
 from fedran.core.kernel import kernel
 from fedran.core.points import condense, join
 from fedran.core.solve.kernel_ridge import Labelled, LeftOut, others_say, solve_points
-from fedran.data.catalogue import dataset_title
+from fedran_bench.results.result import dataset_title
 
 CASES = (
     ("vtab50-efficientnet_lite0", None, 1, None),

@@ -120,7 +120,7 @@ def test_feature_files_whose_parts_do_not_match_are_refused(arrays, words, tmp_p
 
 
 def test_feature_files_without_a_required_array_are_refused(tmp_path):
-    np.savez(tmp_path / "c.npz", train=np.zeros((1, 1)))
+    np.savez(tmp_path / "c.npz", train=np.zeros((1, 1)), train_labels=[0])
     with pytest.raises(ValueError, match="expected an array 'test_codes'"):
         read_feature_file(tmp_path / "c.npz")
     np.savez(tmp_path / "f.npz", train=ROWS, test=ROWS)

@@ -186,60 +186,32 @@ def har(path: str | Path) -> Dataset:
     )
 
 
-def _feature_file(name: str, what: str, nonnegative: bool, images: str | None = None) -> Dataset:
-    """The file of this name, which need not say itself whether its features have a sign.
+FEATURE_FILES: dict[str, tuple[str, bool, str | None]] = {
+    "cifar100-efficientnet_lite0": (CIFAR, True, "cifar100"),
+    "vtab50-efficientnet_lite0": (VTAB, True, "vtab50"),
+    "vtab50-vit_s14": (VTAB, False, None),
+    "cifar100-vit_ti16": (CIFAR, False, "cifar100"),
+    "vtab50-vit_ti16": (VTAB, False, "vtab50"),
+    "cifar100-resnet18": (CIFAR, True, "cifar100"),
+    "vtab50-resnet18": (VTAB, True, None),
+    "clinc150-minilm": (CLINC, False, None),
+}
+"""What a known file holds, whether its features are never negative, which the file need not say,
+and its images, which come with it if they are on this machine."""
 
-    The images of the features come with it if they are on this machine.
-    """
-    path = data_file(f"features/{name}.npz", what)
-    dataset = read_feature_file(path, nonnegative=nonnegative)
+
+def _feature_file(name: str) -> Dataset:
+    what, nonnegative, images = FEATURE_FILES[name]
+    dataset = read_feature_file(data_file(f"features/{name}.npz", what), nonnegative=nonnegative)
     return dataset if images is None else _with_images(dataset, images)
 
 
-FEATURE_FILES: dict[str, Callable[[str], Dataset]] = {
-    "cifar100-efficientnet_lite0": partial(
-        _feature_file, what=CIFAR, nonnegative=True, images="cifar100"
-    ),
-    "vtab50-efficientnet_lite0": partial(
-        _feature_file, what=VTAB, nonnegative=True, images="vtab50"
-    ),
-    "vtab50-vit_s14": partial(_feature_file, what=VTAB, nonnegative=False),
-    "cifar100-vit_ti16": partial(_feature_file, what=CIFAR, nonnegative=False, images="cifar100"),
-    "vtab50-vit_ti16": partial(_feature_file, what=VTAB, nonnegative=False, images="vtab50"),
-    "cifar100-resnet18": partial(_feature_file, what=CIFAR, nonnegative=True, images="cifar100"),
-    "vtab50-resnet18": partial(_feature_file, what=VTAB, nonnegative=True),
-    "clinc150-minilm": partial(_feature_file, what=CLINC, nonnegative=False),
-}
 DATASETS: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
-    **{name: partial(read, name) for name, read in FEATURE_FILES.items()},
+    **{name: partial(_feature_file, name) for name in FEATURE_FILES},
     "cifar100": lambda: image_dataset(load_images("cifar100")),
     "har-dsa19": lambda: har(data_file("data/har_dsa19/features.npz", DSA)),
 }
-
-TITLES = {
-    "digits": "Digits",
-    "cifar100": "CIFAR-100",
-    "cifar100-efficientnet_lite0": "CIFAR-100, EfficientNet-Lite0",
-    "cifar100-vit_ti16": "CIFAR-100, ViT-Ti/16",
-    "cifar100-resnet18": "CIFAR-100, ResNet-18 (layer 4 approximate)",
-    "clinc150-minilm": "CLINC150, MiniLM",
-    "vtab50-efficientnet_lite0": "VTAB-50, EfficientNet-Lite0",
-    "vtab50-resnet18": "VTAB-50, ResNet-18 (layer 4 approximate)",
-    "vtab50-vit_s14": "VTAB-50, ViT-S/14",
-    "vtab50-vit_ti16": "VTAB-50, ViT-Ti/16",
-    "har-dsa19": "Activity recognition",
-}
-"""What readers of tables see instead of the name: the data and the backbone of its features."""
-
-
-def dataset_title(name: str) -> str:
-    """The title of a known dataset. Others are shown under their own name.
-
-    >>> dataset_title("cifar100-vit_ti16"), dataset_title("my-photos")
-    ('CIFAR-100, ViT-Ti/16', 'my-photos')
-    """
-    return TITLES.get(name, name)
 
 
 def _with_images(dataset: Dataset, images: str) -> Dataset:

@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.core.prepare import kind_for
 from fedran.core.sums.scale import unequal_scales
-from fedran.data.arrays import open_arrays
 from fedran.data.dataset import Dataset
-from fedran.data.rows import IMPUTE, LABEL, Rows, is_table, none_if_missing, read_labelled_table
+from fedran.data.rows import (
+    IMPUTE,
+    LABEL,
+    Rows,
+    is_table,
+    none_if_missing,
+    open_arrays,
+    read_labelled_table,
+)
 
 ARCHIVE = "an .npz file of plain arrays"
 EXPECTED = "arrays X and y, features and labels, or train, train_labels, test and test_labels"
@@ -33,12 +40,6 @@ _USUAL_NAMES = {
     "labels": "y",
 }
 """Names that scikit-learn users and sites of a federation give to the arrays, and ours."""
-_LABELLED = {
-    "y": ("X", "groups"),
-    "train_labels": ("train", "train_codes", "train_groups"),
-    "test_labels": ("test", "test_codes"),
-}
-"""Arrays of labels, and those with one entry per label."""
 
 
 def read_feature_file(
@@ -62,13 +63,36 @@ def read_feature_file(
     """
     path = Path(path)
     arrays, columns = _read(path, label)
-    arrays, note = _without_unlabelled(arrays, path)
-    if "X" in arrays and "train" not in arrays:
-        arrays |= _split(arrays, path)
-    train, test = (
-        _features(arrays, part, path).astype(np.float32, copy=False) for part in ("train", "test")
-    )
-    y_train, y_test = (require(arrays, f"{part}_labels", path) for part in ("train", "test"))
+    names: list[tuple[str, str, str]] = [("X", "y", "groups")]
+    if "X" not in arrays:
+        names = [(part, f"{part}_labels", f"{part}_groups") for part in ("train", "test")]
+    parts, missing, n = [], 0, 0
+    for rows, labels, owners in names:
+        X = _features(arrays, rows, path).astype(np.float32, copy=False)
+        y, groups = require(arrays, labels, path), arrays.get(owners)
+        if rows == "X":
+            for name, array in ((labels, y), (owners, groups)):
+                if array is not None and array.shape != X.shape[:1]:
+                    expected = f"shape {X.shape[:1]}"
+                    raise Refused(f"{path}: {name}", expected, f"shape {array.shape}")
+        known = np.array([label is not None for label in none_if_missing(y.tolist())], dtype=bool)
+        if y.shape == X.shape[:1]:  # others are refused with the dataset
+            missing, n = missing + int(np.sum(~known)), n + len(known)
+            if groups is not None and groups.shape == y.shape:
+                groups = groups[known]
+            X, y = X if known.all() else X[known], y[known]
+        parts.append((X, np.array(y.tolist()) if y.dtype == object else y, groups))
+    note = f"{path.name}: {missing:,} of {n:,} rows have no label and are left out"
+    note = note if missing else ""
+    train, y_train, groups = parts[0]
+    if len(parts) == 1:
+        held = held_out(y_train)
+        if not held.any():
+            raise Refused(f"{path}: y", "four rows or more of some class, to test on", "fewer rows")
+        parts.append((train[held], y_train[held], None))
+        train, y_train = train[~held], y_train[~held]
+        groups = None if groups is None else groups[~held]
+    test, y_test, _ = parts[1]
     seconds = arrays.get("seconds_per_row", np.array(np.nan))
     if seconds.shape != () or seconds.dtype.kind != "f" or seconds < 0:
         raise Refused(f"{path}: seconds_per_row", "one number, at least 0", seconds)
@@ -87,7 +111,7 @@ def read_feature_file(
         y_train,
         test,
         y_test,
-        groups=arrays.get("train_groups"),
+        groups=groups,
         source=_source(arrays),
         seconds_per_row=None if np.isnan(seconds) else float(seconds),
         nonnegative=nonnegative,
@@ -156,25 +180,6 @@ def _declared(arrays: dict[str, NDArray[Any]], path: Path) -> bool | None:
     return bool(stored)
 
 
-def _without_unlabelled(
-    arrays: dict[str, NDArray[Any]], path: Path
-) -> tuple[dict[str, NDArray[Any]], str]:
-    """The arrays without the rows whose label is missing, and a sentence that says how many."""
-    found, missing, n = dict(arrays), 0, 0
-    for name, of in _LABELLED.items():
-        labels = arrays.get(name)
-        if labels is None or labels.ndim != 1:  # the latter is refused with the dataset
-            continue
-        known = np.array([y is not None for y in none_if_missing(labels.tolist())], dtype=bool)
-        missing, n = missing + int(np.sum(~known)), n + len(known)
-        found[name] = np.array(labels[known].tolist()) if labels.dtype == object else labels[known]
-        for rows in () if known.all() else of:
-            if rows in arrays and arrays[rows].shape[:1] == labels.shape:
-                found[rows] = arrays[rows][known]
-    note = f"{path.name}: {missing:,} of {n:,} rows have no label and are left out"
-    return found, note if missing else ""
-
-
 def held_out(y: NDArray[Any]) -> NDArray[np.bool_]:
     """Three in ten rows of each class, rounded down, drawn with a fixed seed: True for a test row.
 
@@ -187,21 +192,6 @@ def held_out(y: NDArray[Any]) -> NDArray[np.bool_]:
         rows = rng.permutation(np.flatnonzero(y == c))
         test[rows[: int(TEST_SHARE * len(rows))]] = True
     return test
-
-
-def _split(arrays: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
-    """X and y, split into training and test rows."""
-    X, y, groups = arrays["X"], require(arrays, "y", path), arrays.get("groups")
-    for name, array in (("y", y), ("groups", groups)):
-        if array is not None and array.shape != X.shape[:1]:
-            raise Refused(f"{path}: {name}", f"shape {X.shape[:1]}", f"shape {array.shape}")
-    test = held_out(y)
-    if not test.any():
-        raise Refused(f"{path}: y", "four rows or more of some class, to test on", "fewer rows")
-    parts = {"train": X[~test], "train_labels": y[~test], "test": X[test], "test_labels": y[test]}
-    if groups is not None:
-        parts["train_groups"] = groups[~test]
-    return parts
 
 
 def images_of(path: Path) -> str | None:

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused, shortened
-from fedran.data.arrays import open_arrays
-from fedran.data.images import ImageSet, Range, decode_image, is_dicom
-from fedran.data.rows import UNLABELLED
+from fedran.data.images import ArrayImages, ImageSet, Range, decode_image, is_dicom
+from fedran.data.rows import UNLABELLED, open_arrays
 
 SUFFIXES = (
     *(".bmp", ".dcm", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
@@ -185,35 +184,18 @@ def _offsets(path: Path, n: int) -> NDArray[Any]:
     return found
 
 
-class RawImages:
-    """Images of CIFAR-100 as rows of 3,072 bytes: the red values, then green, then blue."""
-
-    def __init__(self, rows: NDArray[np.uint8]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def encoded(self, i: int) -> bytes:
-        """The 3,072 bytes of image i."""
-        return self.rows[i].tobytes()
-
-    def pixels(self, i: int) -> NDArray[np.uint8]:
-        """Image i as (32, 32, 3)."""
-        return np.ascontiguousarray(self.rows[i].reshape(3, 32, 32).transpose(1, 2, 0))
-
-
 def cifar100_binary(folder: str | Path) -> ImageSet:
     """CIFAR-100 in the folder ``cifar-100-binary`` with train.bin and test.bin.
 
-    A record is a coarse label, a fine label and 3,072 bytes of pixels. Labels are the fine ones.
+    A record is a coarse label, a fine label, and 1,024 bytes of red, of green and of blue. Labels
+    are the fine ones.
     """
     train, y_train = _cifar_records(Path(folder) / "train.bin")
     test, y_test = _cifar_records(Path(folder) / "test.bin")
     return ImageSet("cifar100", train=train, y_train=y_train, test=test, y_test=y_test)
 
 
-def _cifar_records(path: Path) -> tuple[RawImages, NDArray[np.int16]]:
+def _cifar_records(path: Path) -> tuple[ArrayImages, NDArray[np.int16]]:
     size = path.stat().st_size
     if size == 0 or size % 3074:
         raise Refused(
@@ -223,4 +205,5 @@ def _cifar_records(path: Path) -> tuple[RawImages, NDArray[np.int16]]:
     labels = records[:, 1].astype(np.int16)
     if labels.max() >= 100:
         raise Refused(f"{path}: labels", "0 to 99", f"up to {labels.max()}", AGAIN)
-    return RawImages(records[:, 2:]), labels
+    pixels = records[:, 2:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return ArrayImages(pixels), labels

@@ -5,9 +5,8 @@ An image is *encoded* as the bytes of its file, or *decoded* as pixels: uint8 (h
 
 from __future__ import annotations
 
-import hashlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -95,38 +94,6 @@ class ArrayImages:
         """Image i as (height, width, 3)."""
         image = self.array[i]
         return image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2)
-
-
-class EncodedImages(Sequence[bytes]):
-    """The encoded images of some rows, read when they are needed."""
-
-    def __init__(self, images: Images, rows: NDArray[np.int64]) -> None:
-        self.images, self.rows = images, rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, i: Any) -> Any:
-        if isinstance(i, slice):
-            return [self.images.encoded(int(r)) for r in self.rows[i]]
-        return self.images.encoded(int(self.rows[i]))
-
-
-def cached_backbone(
-    images: Images, features: NDArray[Any]
-) -> Callable[[Sequence[bytes]], NDArray[Any]]:
-    """A backbone that finds an image among ``images`` and returns its stored features."""
-    index: dict[bytes, int] = {}
-
-    def digest(image: bytes) -> bytes:
-        return hashlib.sha256(image).digest()
-
-    def extract(batch: Sequence[bytes]) -> NDArray[Any]:
-        if not index:
-            index.update((digest(images.encoded(i)), i) for i in range(len(images)))
-        return features[[index[digest(image)] for image in batch]]
-
-    return extract
 
 
 def decode_image(data: bytes, name: str, values: Range | None = None) -> NDArray[np.uint8]:

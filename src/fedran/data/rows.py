@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import logging
 import re
+import zipfile
+import zlib
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -18,7 +21,6 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import MissingExtra, Refused, nearest, printable, shortened
 from fedran.core.labels import encode_labels
-from fedran.data.arrays import open_arrays
 
 log = logging.getLogger(__name__)
 TABLES = (".csv", ".parquet")
@@ -33,6 +35,8 @@ NAME_LABEL = 'name the column of labels with --label "{}"'
 """What a command says to a table without the column of labels. {} is a likely column."""
 IMPUTE = "impute missing values, at all sites in the same way, or leave such rows out"
 """What to do about rows with missing values."""
+UNREADABLE = (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+"""Exceptions that NumPy raises for a foreign or damaged file."""
 INDEXES = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas writes for the index. The number of a row is no feature."""
 
@@ -346,3 +350,41 @@ def none_if_missing(labels: list[Any]) -> list[Any]:
         None if (isinstance(v, float) and v != v) or (isinstance(v, str) and v == UNLABELLED) else v
         for v in labels
     ]
+
+
+@contextmanager
+def open_arrays(path: Path, expected: str) -> Iterator[Any]:
+    """The array in an .npy file, or the open archive of an .npz file with ``files`` and ``[name]``.
+
+    Whatever NumPy cannot read inside the block is refused, with ``expected`` in the sentence. The
+    sentence names no folder and repeats nothing of the file. An array of an archive is read when it
+    is asked for.
+    """
+    try:
+        with path.open("rb") as raw:
+            yield np.load(raw, allow_pickle=False)
+    except Refused:
+        raise
+    except MemoryError:
+        raise Refused(path.name, expected, "a size that does not fit into memory") from None
+    except UNREADABLE as reason:
+        log.info("%s: %s", path, reason)
+        objects = object_arrays(path)
+        if objects:
+            got = f"an array of Python objects ({', '.join(objects)})"
+            hint = 'save features as numbers, and labels as text ("": missing) or as integers'
+            raise Refused(path.name, expected, got, hint) from None
+        raise Refused(path.name, expected, "a damaged or other file") from None
+
+
+def object_arrays(path: Path) -> list[str]:
+    """Arrays that NumPy would have to unpickle, by their headers alone; [] for other files."""
+    try:
+        if not zipfile.is_zipfile(path):
+            with path.open("rb") as file:
+                return [path.name] if b"'|O'" in file.read(256) else []
+        with zipfile.ZipFile(path) as archive:
+            heads = {name: archive.open(name).read(256) for name in archive.namelist()}
+    except UNREADABLE:
+        return []
+    return [name.removesuffix(".npy") for name, head in heads.items() if b"'|O'" in head]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedran.core.errors import MissingExtra, printable
-from fedran_bench.report.export import export_tables, text_table, update_markdown
+from fedran_bench.report.export import text_table, update_markdown
 from fedran_bench.report.figures import overview_svg
 from fedran_bench.report.pages import experiment_name, load_results, make_pages, make_report
 from fedran_bench.report.verdict import main_setting
@@ -29,16 +28,9 @@ def report(
             metavar="NAME", help="Title; else the name of the configuration or of FOLDER."
         ),
     ] = None,
-    open_page: Annotated[
-        bool, typer.Option("--open", help="Show the first page in the web browser.")
-    ] = False,
     text: Annotated[
         bool, typer.Option("--text", help="Only print the tables; write no pages.")
     ] = False,
-    export: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Also write every table there, as CSV and LaTeX."),
-    ] = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -50,7 +42,7 @@ def report(
     """Print a verdict and the accuracies of all results in a folder, and write them as pages.
 
     The pages are HTML and open offline: one per dataset, and one that compares them if there are
-    several. They need the extra 'bench'; the printed tables and --export do not.
+    several. They need the extra 'bench'; the printed tables do not.
     """
     results = load_results(folder)
     name = name or experiment_name(results, folder.resolve().name)
@@ -65,8 +57,6 @@ def report(
             typer.echo(f"{printable(shown.title, 200)}\n")
         for table in (t for s in shown.sections for t in s.tables):
             typer.echo(f"{text_table(table.brief())}\n")
-    if export is not None:
-        typer.echo(f"{len(export_tables(results, export))} files of tables in {export}")
     if page is not None:
         update_markdown(page, pages, results)
         drawing = overview_svg(*main_setting(groups(comparisons(results))))
@@ -81,5 +71,3 @@ def report(
     path = made.write(folder / "report" if out is None else out)
     typer.echo(f"{path}")
     typer.echo(f"  {counted(len(made.pages), 'page')}, {counted(len(made.figures), 'figure')}")
-    if open_page:
-        webbrowser.open(path.resolve().as_uri())

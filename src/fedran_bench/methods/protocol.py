@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.labels import Label
+from fedran.data.images import Images
 from fedran.settings import Settings
 
 
@@ -55,6 +57,38 @@ class ClientData:
     y: Any
     images: Sequence[bytes] | None = None
     """The encoded images behind X, where there are any."""
+
+
+class EncodedImages(Sequence[bytes]):
+    """The encoded images of some rows, read when they are needed."""
+
+    def __init__(self, images: Images, rows: NDArray[np.int64]) -> None:
+        self.images, self.rows = images, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self.images.encoded(int(r)) for r in self.rows[i]]
+        return self.images.encoded(int(self.rows[i]))
+
+
+def cached_backbone(
+    images: Images, features: NDArray[Any]
+) -> Callable[[Sequence[bytes]], NDArray[Any]]:
+    """A backbone that finds an image among ``images`` and returns its stored features."""
+    index: dict[bytes, int] = {}
+
+    def digest(image: bytes) -> bytes:
+        return hashlib.sha256(image).digest()
+
+    def extract(batch: Sequence[bytes]) -> NDArray[Any]:
+        if not index:
+            index.update((digest(images.encoded(i)), i) for i in range(len(images)))
+        return features[[index[digest(image)] for image in batch]]
+
+    return extract
 
 
 HOW_TO = "docs/how-to/add-a-method.md"

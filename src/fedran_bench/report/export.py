@@ -1,35 +1,18 @@
-"""Tables in other formats: text for the terminal, Markdown, CSV and LaTeX.
-
-No matplotlib is needed.
-"""
+"""Tables as text for the terminal, and as Markdown. No matplotlib is needed."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedran.core.errors import printable
-from fedran.data.catalogue import dataset_title
-from fedran.wire.files import write_atomically
-from fedran_bench.report.pages import Page, all_tables, make_pages
+from fedran_bench.report.pages import Page
 from fedran_bench.report.tables import Table, date_range
 from fedran_bench.results.grouping import comparisons
-from fedran_bench.results.result import Result
+from fedran_bench.results.result import Result, dataset_title
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "β": r"$\beta$",
-    "[": "{[}",  # at the start of a row it would be an argument of the line break before it
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-}
-_LATEX_MARKS = {"": "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
 FIRST_MARK, LAST_MARK = "<!-- made by fedran bench report -->", "<!-- end -->"
 
 
@@ -57,38 +40,6 @@ def text_table(table: Table) -> str:
         for line in lines
     ]
     return "\n".join([printable(table.title, 200), "", *aligned])
-
-
-def csv_table(table: Table) -> str:
-    """A heading row and one line per row."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([c.text for c in table.columns])
-    writer.writerows([cell.text for cell in row] for row in table.rows)
-    return out.getvalue()
-
-
-def latex_table(table: Table) -> str:
-    """A ``tabular`` with rules of the package booktabs. Title and note are comments."""
-    shape = "".join("r" if column.numeric else "l" for column in table.columns)
-    lines = [f"% {printable(text, 4000)}" for text in (table.title, table.note) if text]
-    lines += [rf"\begin{{tabular}}{{{shape}}}", r"\toprule"]
-    lines += [_latex_row(_latex(c.text) for c in table.columns), r"\midrule"]
-    for row in table.rows:
-        lines.append(_latex_row(_LATEX_MARKS[c.mark].format(_latex(c.text)) for c in row))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def export_tables(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Write every table of the report as ``PAGE-SECTION-NUMBER-TITLE.csv`` and ``.tex``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, table in all_tables(make_pages(results, "")):
-        for suffix, render in ((".csv", csv_table), (".tex", latex_table)):
-            path = folder / f"{name}{suffix}"
-            write_atomically(path, render(table).encode())
-            written.append(path)
-    return written
 
 
 def update_markdown(file: Path, pages: Sequence[Page], results: Sequence[Result]) -> None:
@@ -141,17 +92,3 @@ def _markdown(foreign: str) -> str:
     safe = html.escape(printable(foreign, 4000), quote=False).replace("|", "&#124;")
     safe = re.sub(r"([\\`*\[\]])", r"\\\1", safe)
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", safe)
-
-
-def _latex(foreign: str) -> str:
-    r"""Text in which nothing is a command. Letters that pdfLaTeX may lack become question marks.
-
-    >>> print(_latex("A_T: 76.5 ± 0.1 %"))
-    A\_T: 76.5 $\pm$ 0.1 \%
-    """
-    shown = printable(foreign, 4000)
-    return "".join(_LATEX.get(c, c if c.isascii() or "À" <= c <= "ÿ" else "?") for c in shown)
-
-
-def _latex_row(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"

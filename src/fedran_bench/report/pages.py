@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePath
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import fedran
 from fedran.core.errors import MissingExtra, printable
-from fedran.data.catalogue import dataset_title
 from fedran_bench.methods.registry import METHODS
 from fedran_bench.report.figures import Chart, charts, inline, render
 from fedran_bench.report.paper import TASKS, paper_dataset
@@ -29,7 +28,7 @@ from fedran_bench.report.tables import (
 )
 from fedran_bench.report.verdict import main_setting, overall_verdict, verdict, where
 from fedran_bench.results.grouping import Setting, by_setting, comparisons, counted, groups
-from fedran_bench.results.result import ABLATIONS, STUDIES, Result, read_results
+from fedran_bench.results.result import ABLATIONS, STUDIES, Result, dataset_title, read_results
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -245,11 +244,3 @@ def _markup(safe: str) -> Markup:
     from markupsafe import Markup
 
     return Markup(safe)  # noqa: S704, escaped or drawn here
-
-
-def all_tables(pages: Iterable[Page]) -> Iterable[tuple[str, Table]]:
-    """Every table with a name that is unique among them."""
-    for page in pages:
-        for i, section in enumerate(page.sections, 1):
-            for j, table in enumerate([*section.tables, *section.folded], 1):
-                yield slug(page.slug, i, j, table.title)[:100], table

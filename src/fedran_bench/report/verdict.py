@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fedran.data.catalogue import dataset_title
 from fedran.wire.sizes import human_bytes
 from fedran_bench.results.grouping import (
     ARRIVALS,
@@ -20,7 +19,7 @@ from fedran_bench.results.grouping import (
     is_prompted,
     is_trained,
 )
-from fedran_bench.results.result import DEFAULT_STUDY, Result
+from fedran_bench.results.result import DEFAULT_STUDY, Result, dataset_title
 
 LINES = 6
 """Sentences of a verdict."""

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedran.data.catalogue import dataset_title
-from fedran_bench.results.result import ABLATIONS, Result
+from fedran_bench.results.result import ABLATIONS, Result, dataset_title
 
 _ACCOMPANYING = ("training", "runtime", "speedup")
 """Studies in which a method may run for another purpose than its accuracy; best first."""

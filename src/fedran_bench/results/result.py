@@ -35,6 +35,20 @@ STUDIES = {
     "speedup": "Measures seconds of FedRAN and of trained methods, which may train for few rounds.",
 }
 """Every study that a configuration may name, and what its runs are for."""
+TITLES = {
+    "digits": "Digits",
+    "cifar100": "CIFAR-100",
+    "cifar100-efficientnet_lite0": "CIFAR-100, EfficientNet-Lite0",
+    "cifar100-vit_ti16": "CIFAR-100, ViT-Ti/16",
+    "cifar100-resnet18": "CIFAR-100, ResNet-18 (layer 4 approximate)",
+    "clinc150-minilm": "CLINC150, MiniLM",
+    "vtab50-efficientnet_lite0": "VTAB-50, EfficientNet-Lite0",
+    "vtab50-resnet18": "VTAB-50, ResNet-18 (layer 4 approximate)",
+    "vtab50-vit_s14": "VTAB-50, ViT-S/14",
+    "vtab50-vit_ti16": "VTAB-50, ViT-Ti/16",
+    "har-dsa19": "Activity recognition",
+}
+"""What readers of tables see instead of the name: the data and the backbone of its features."""
 ABLATIONS = frozenset({"labels", "rank", "components", "privacy"})
 """Studies that vary one setting. Their runs stay out of the comparisons of methods."""
 
@@ -176,6 +190,15 @@ class Result:
             return cls(**_known(cls, values))
         except (KeyError, TypeError, AttributeError) as reason:
             raise ValueError(f"not a line of results: {reason}") from None
+
+
+def dataset_title(name: str) -> str:
+    """The title of a known dataset. Others are shown under their own name.
+
+    >>> dataset_title("cifar100-vit_ti16"), dataset_title("my-photos")
+    ('CIFAR-100, ViT-Ti/16', 'my-photos')
+    """
+    return TITLES.get(name, name)
 
 
 def require_study(name: str) -> None:

@@ -17,9 +17,14 @@ from numpy.typing import NDArray
 
 from fedran.core.errors import shortened
 from fedran.data.dataset import Dataset, as_images
-from fedran.data.images import EncodedImages, cached_backbone
 from fedran.wire.sizes import human_bytes
-from fedran_bench.methods.protocol import BaseMethod, ClientData, Spec
+from fedran_bench.methods.protocol import (
+    BaseMethod,
+    ClientData,
+    EncodedImages,
+    Spec,
+    cached_backbone,
+)
 from fedran_bench.results.result import (
     DEFAULT_STUDY,
     Result,

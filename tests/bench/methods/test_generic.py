@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from fedran.data.dataset import Dataset, as_images
-from fedran.data.images import EncodedImages, cached_backbone
 from fedran_bench.methods.analytic.class_means import ClassSumsMethod
 from fedran_bench.methods.prompted.base import PromptedMethod
-from fedran_bench.methods.protocol import ClientData, Spec
+from fedran_bench.methods.protocol import ClientData, EncodedImages, Spec, cached_backbone
 from fedran_bench.methods.registry import METHODS, make_method, settings
 from fedran_bench.methods.trained.fedavg import FedAvg
 from fedran_bench.run.runner import PreparedJob, run
