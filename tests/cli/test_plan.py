@@ -28,11 +28,10 @@ def test_the_first_line_says_whether_every_row_fits(budget, fits, cli):
 
 
 def test_options_are_those_of_the_function(cli):
-    options = ("--min-group", "5", "--out-features", "4096", "--classes-seen", "60")
-    found = planned(cli, "--budget", "300kB", *SITE, *options, "--value-bits", "1.8", "--bits", "4")
+    options = ("--min-group", "5", "--out-features", "4096")
+    found = planned(cli, "--budget", "300kB", *SITE, *options, "--value-bits", "1.8")
     p = fedran.plan(
-        300_000, 1280, 20, 2000, min_group=5, out_features=4096, classes_seen=60, bits=4,
-        value_bits=1.8,
+        300_000, 1280, 20, 2000, min_group=5, out_features=4096, value_bits=1.8,
     )  # fmt: skip
     assert all(getattr(p, name) == value for name, value in found.items())
     assert found["group_size"] >= 5

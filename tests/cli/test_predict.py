@@ -140,22 +140,17 @@ def test_rows_of_a_csv_file_are_those_of_the_array(header, made, cli):
     assert out.splitlines() == labels
 
 
-def test_a_table_has_ids_labels_and_scores(made, cli):
+def test_a_table_has_ids_and_labels(made, cli):
     folder, labels = made
     Z = np.load(folder / "rows.npy")
-    head = fedran.load(folder / "head.fedran", fedran.Head)
-    S = head.scores(feature_map(head.fingerprint)(Z))
     lines = [",".join([*map(repr, row), f"p{i}"]) for i, row in enumerate(Z.tolist())]
     (folder / "rows.csv").write_text("\n".join(["a,b,c,d,e,f,patient", *lines]))
     files = (str(folder / "head.fedran"), str(folder / "rows.csv"))
-    code, out, err = cli("predict", *files, "--id", "patient", "--scores")
+    code, out, err = cli("predict", *files, "--id", "patient")
     assert (code, err) == (0, "")
     found = table(out)
     assert [line["id"] for line in found] == [f"p{i}" for i in range(len(Z))]
     assert [line["label"] for line in found] == labels
-    for line, row in zip(found, S, strict=True):
-        assert float(line["score_cat"]) == pytest.approx(row[0], rel=1e-4)
-        assert float(line["score_dog"]) == pytest.approx(row[1], rel=1e-4)
     code, _, err = cli("predict", *files, "--id", "nobody")
     assert (code, "one column nobody, got the columns a, b, c, d, e, f, p" in err) == (2, True)
     for option in ("--id", "--label"):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -48,28 +47,21 @@ def extract(
     items: ItemSet[Any],
     backbone: Backbone,
     folder: str | Path,
-    batch_size: int | None = None,
-    progress: Progress | None = None,
+    out: str | Path,
     *,
-    out: str | Path | None = None,
     where: str | None = None,
-    notice: Callable[[str], None] = warnings.warn,
+    **options: Any,
 ) -> Path:
-    """Write the features of all images or texts to one .npz file and return its path.
+    """Write the features of all images or texts to the .npz file ``out`` and return its path.
 
-    The file is ``out``, by default a file in ``folder``, the store; see ``compute`` for the other
-    arguments. ``fedran.data.feature_file.read_feature_file`` reads it. ``where``, the name or
-    folder of the images, is stored in the file, so that a dataset can offer features and images.
+    See ``compute`` for the other arguments. ``fedran.data.feature_file.read_feature_file`` reads
+    the file. ``where``, the name or folder of the images, is stored in it, so that a dataset can
+    offer features and images.
     """
-    source = source_of(items, backbone)
-    if out is None:
-        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{items.name}-{backbone.kind}")
-        out = Path(folder) / f"{slug}-{_key(source)[:8]}.npz"
     path = _writable(out)
-    features, seconds = compute(items, backbone, folder, batch_size, progress, notice)
+    features, seconds = compute(items, backbone, folder, **options)
     arrays: dict[str, Any] = {
-        **{name: np.array(text) for name, text in source.items()},
+        **{name: np.array(text) for name, text in source_of(items, backbone).items()},
         "nonnegative": np.array(backbone.nonnegative),
         "seconds_per_row": np.array(seconds),
     }
@@ -94,8 +86,9 @@ def compute(
     items: ItemSet[Any],
     backbone: Backbone,
     folder: str | Path,
+    *,
     batch_size: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
     notice: Callable[[str], None] = warnings.warn,
 ) -> tuple[NDArray[np.float32], float]:
     """Features of the training and then of the test items, and seconds per item.
@@ -105,15 +98,12 @@ def compute(
     items. ``notice`` receives a sentence when a damaged chunk was found.
     """
     batch_size = backbone.batch_size if batch_size is None else batch_size
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     chunks = _chunk_folder(folder, source_of(items, backbone))
     table = _Table(items, backbone)
-    report = progress or (lambda *_: None)
     for chunk in _read_chunks(chunks, backbone.out_features, notice):
         table.fill(chunk)
-    report(table.done, table.total)
-    for chunk in _compute_chunks(table, batch_size, report):
+    progress(table.done, table.total)
+    for chunk in _compute_chunks(table, batch_size, progress):
         _write_chunk(chunks, chunk)
         table.fill(chunk)
     backbone.check_sign(table.features)

@@ -50,13 +50,6 @@ def features(
         str | None, typer.Option(help=f"The column of labels (default: {LABEL}, if it exists).")
     ] = None,
     values: Annotated[str | None, RANGE] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="The folder that keeps computed features for the next run.")
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Images per batch (default: suits the device)."),
-    ] = None,
     device: Annotated[str | None, DEVICE] = None,
     size: Annotated[
         int | None, typer.Option(help="For onnx: side of the images in pixels.")
@@ -93,29 +86,17 @@ def features(
         Path(f"{items.name}-{model_name(network)}.npz") if out is None else out, overwrite
     )
     what = "texts" if network.takes == "text" else "images"
-    known = [
-        y
-        for y in none_if_missing([*items.y_train.tolist(), *items.y_test.tolist()])
-        if y is not None
-    ]
+    labels = none_if_missing([*items.y_train.tolist(), *items.y_test.tolist()])
+    known = [y for y in labels if y is not None]
     n, m = len(items.train), len(items.test)
     parts = f"{n} training and {m} test {what}" if m else f"{n} {what}"
     say(f"{parts} of {items.name}, {len(set(known))} classes, {n + m - len(known)} without a label")
     say(f"{network.kind}, {network.out_features} features, {network.preprocess}")
     sign = "are never negative" if network.nonnegative else "can be negative"
     say(f"features {sign}: prepared as kind {kind_for(network.nonnegative)}")
-    kept = feature_store() if store is None else store
+    kept, where = feature_store(), str(Path(source).resolve()) if Path(source).is_dir() else source
     with progress(what) as (report, notice):
-        extract(
-            items,
-            network,
-            kept,
-            batch_size,
-            report,
-            out=path,
-            where=str(Path(source).resolve()) if Path(source).is_dir() else source,
-            notice=notice,
-        )
+        extract(items, network, kept, path, progress=report, where=where, notice=notice)
     typer.echo(f"{printable(str(path))}: {human_bytes(path.stat().st_size)}")
     typer.echo(f"kept for the next run in {printable(str(kept))}")
     file = shlex.quote(printable(str(path)))
@@ -130,7 +111,5 @@ def model_name(network: Backbone) -> str:
     >>> [model_name(Some(name=name)) for name in ("onnx:a/net.onnx", "hf:org/vit-b.16", "x")]
     ['net', 'vit-b.16', 'x']
     """
-    name = Path(network.name.partition(":")[2] or network.name).expanduser().resolve().name
-    for suffix in (".onnx", ".safetensors"):
-        name = name.removesuffix(suffix)
-    return name
+    path = Path(network.name.partition(":")[2] or network.name).expanduser()
+    return path.resolve().name.removesuffix(".onnx").removesuffix(".safetensors")

@@ -36,7 +36,7 @@ from fedran.wire.points_codec import DEFAULT_STEP
 from fedran.wire.sizes import human_bytes
 from fedran.wire.validation import FILE_LIMITS
 
-READABLE = "rows with labels (.npz, .csv or .parquet)"
+READABLE = "rows with labels (.npz, .csv or .parquet; of images: made by `fedran features`)"
 ROWS = typer.Argument(help="Features, as `fedran features` wrote them, or a table of numbers.")
 OUT = typer.Option(metavar="FILE.fedran", help="The message to write (default: ROWS.fedran).")
 COLUMN = typer.Option(metavar="COLUMN", help="The column of labels in a table.")
@@ -180,7 +180,8 @@ def solve(
         kinds = {Points: "points", Summary: "a summary", Head: "a head, which is solved already"}
         wanted = ("points or a summary",) if server is None else (kinds[server.takes],)
         if isinstance(message, Head) or (server and not isinstance(message, server.takes)):
-            raise Refused(str(file), wanted[0], kinds[type(message)])
+            hint = "make all messages with `fedran condense`, or all with `fedran summarize`"
+            raise Refused(str(file), wanted[0], kinds[type(message)], hint)
         server = server or fedran.Aggregator(fingerprint=message.fingerprint)
         if message.content_digest() in server.absorbed.values():
             say(f"{file} is the same message as an earlier one and counts once")

@@ -12,7 +12,6 @@ from rich.console import Console
 import fedran
 from fedran.cli.tables import named_values
 from fedran.core.sums.aggregator import LANDMARKS
-from fedran.wire.codec import DEFAULT_BITS
 from fedran.wire.sizes import VALUE_BITS, human_bytes, parse_bytes
 
 
@@ -28,12 +27,6 @@ def plan(
     out_features: Annotated[
         int | None, typer.Option(help="Number of random features (M), for a summary.")
     ] = None,
-    classes_seen: Annotated[
-        int | None, typer.Option(help="Number of classes of the head (default: --classes).")
-    ] = None,
-    bits: Annotated[
-        float, typer.Option(help="Average bits per value of a summary.")
-    ] = DEFAULT_BITS,
     value_bits: Annotated[
         float, typer.Option(help="Bits per value of points at step 1; see fedran inspect.")
     ] = VALUE_BITS,
@@ -51,8 +44,6 @@ def plan(
         rows,
         min_group=min_group,
         out_features=out_features,
-        classes_seen=classes_seen,
-        bits=bits,
         value_bits=value_bits,
     )
     summary_fits = p.summary_upload is not None and (p.rank or p.summary_upload <= p.budget)

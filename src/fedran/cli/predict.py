@@ -72,7 +72,6 @@ def predict(
     force: Annotated[
         bool, typer.Option("--force", help="Take features of another backbone than the head's.")
     ] = False,
-    scores: Annotated[bool, typer.Option(help="Add the score of every class (CSV).")] = False,
     reject: Annotated[
         float | None,
         typer.Option(
@@ -105,7 +104,7 @@ def predict(
 ) -> None:
     """Predict the labels of images, texts or rows of features with a saved head.
 
-    Prints one label per line, or CSV with --scores, --id or an --out that ends in .csv:
+    Prints one label per line, or CSV with --id or an --out that ends in .csv:
     label and probability, and "yes" under dont_know for rows on which the head should not decide,
     because with them more than 1 % of all labels (or --reject) would be wrong.
     """
@@ -144,8 +143,8 @@ def predict(
         table["file" if id_column is None else "id"] = [printable(name) for name in given.names]
     else:
         table["row"] = list(range(len(Z)))
-    best = _add_answers(table, found, mapped, reject, share, scores)
-    if scores or id_column is not None or (out is not None and out.suffix == ".csv"):
+    best = _add_answers(table, found, mapped, reject, share)
+    if id_column is not None or (out is not None and out.suffix == ".csv"):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([table, *zip(*table.values(), strict=True)])
@@ -159,6 +158,7 @@ def predict(
     note, unsure = "", table["dont_know"].count("yes")
     if share is not None:
         note = f', "don\'t know" for {unsure} of them, to get about {share:.1%} wrong'
+        note += "; --reject 0.1 lets 10 % be wrong" * (2 * unsure > len(best) and share < 0.1)
     typer.echo(f"{len(best)} labels in {out}{note}")
     classes, codes = encode_labels(given.y, len(given.y))
     if known := int(np.sum(codes >= 0)):
@@ -172,7 +172,6 @@ def _add_answers(
     mapped: Iterable[tuple[slice, NDArray[Any]]],
     reject: float | None,
     share: float | None,
-    scores: bool,
 ) -> list[Any]:
     """Add what a head says as columns of a table. Returns the best label of every row."""
     best: list[Any] = []
@@ -180,13 +179,9 @@ def _add_answers(
         best += head.predict(H).tolist()
         table["label"] += map(_shown, head.predict(H, reject).tolist())
         if head.calibration is not None and head.calibration.total:
-            likely = head.predict_proba(H).max(axis=1)
-            table["probability"] += [f"{p:.4f}" for p in likely.tolist()]
+            table["probability"] += [f"{p:.4f}" for p in head.predict_proba(H).max(axis=1)]
         if share is not None:
             table["dont_know"] += ["yes" * flag for flag in head.abstain(H, share).tolist()]
-        if scores:
-            for name, column in zip(head.classes, head.scores(H).T.tolist(), strict=True):
-                table[f"score_{_shown(name)}"] += [f"{value:.6g}" for value in column]
     return best
 
 
@@ -233,7 +228,8 @@ def _extracted(
 
     named, stated = str(head.fields.get("backbone", "")), head.fields.get("range")
     if not named:
-        raise Refused(str(path), "rows of features, because the head names no backbone", "others")
+        hint = "make the rows as for the messages of the head"
+        raise Refused(str(path), "rows of features: the head names no backbone", "others", hint)
     if backbone is None and named != EFFICIENTNET:
         hint = "name its file or folder with --backbone, as for `fedran features`"
         raise Refused(str(path), f"the backbone of the head, {printable(named, 80)}", "none", hint)
@@ -243,7 +239,7 @@ def _extracted(
     rows = Rows(np.empty((0, network.out_features)), [], source=source_of(items, network))
     require_source(rows, head, path, force)  # before hours of computing
     with progress("texts" if takes == "text" else "images") as (report, notice):
-        Z, _ = compute(items, network, feature_store(), None, report, notice)
+        Z, _ = compute(items, network, feature_store(), progress=report, notice=notice)
     y = none_if_missing([*items.y_train.tolist(), *items.y_test.tolist()])
     names = [*getattr(items.train, "names", ()), *getattr(items.test, "names", ())]
     return replace(rows, X=Z, y=y, names=tuple(names))

@@ -243,7 +243,7 @@ def load_texts(path: Path, column: str = COLUMN, label: str | None = None) -> It
     """
     labels: list[Any] = []
     if is_table(path):
-        hint = 'name the column of texts with --column "{}"'
+        hint = 'name the column of texts with --column "{}"; rows of numbers need no features'
         named = [column] if label is None else [column, label]
         others = read_table(path, named, hint, LABEL, features=False).others
         texts, labels = others[column], others.get(label or LABEL, [])

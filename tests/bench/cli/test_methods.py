@@ -31,29 +31,6 @@ def test_an_unknown_method_is_one_sentence_with_the_nearest_key(cli):
     assert "did you mean 'fedran'" in err
 
 
-def test_family_verification_and_settings_of_each_method_are_shown(cli):
-    out = unwrapped(cli("bench", "methods", *METHODS)[1])
-    for key in METHODS:
-        method = make_method(key)
-        own = out.partition(f"{key} {method.name}, {method.family} does ")[2]
-        own = own.partition(", trained does")[0].partition(", analytic does")[0]
-        assert own.startswith(unwrapped(METHODS[key].__doc__).replace("``", "'")[:60])
-        assert method.verified in own
-        assert f"settings {next(iter(method.params()), 'none')}" in own
-
-
-def test_a_method_without_a_docstring_has_no_line_for_it(cli, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "plain_method.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from fedran_bench.methods.analytic.class_means import FedNCM\n"
-        "@dataclass(frozen=True)\nclass Plain(FedNCM):\n    pass\n"
-    )
-    code, out, _ = cli("bench", "methods", "plain_method:Plain")
-    assert code == 0
-    assert "Plain(" not in out
-
-
 def test_json_holds_everything_and_the_settings(cli):
     code, out, _ = cli("bench", "methods", "--json")
     assert code == 0

@@ -42,13 +42,6 @@ def test_text_alone_writes_nothing(cli, tmp_path):
     assert [p.name for p in (tmp_path / "runs").iterdir()] == ["a.jsonl"]
 
 
-def test_a_folder_without_results_is_one_line(cli, tmp_path):
-    (tmp_path / "empty").mkdir()
-    code, out, err = cli("bench", "report", "empty")
-    assert (code, out) == (2, "")
-    assert "no results" in err
-
-
 def test_pages_with_figures_are_written_beside_the_results(cli, tmp_path):
     pytest.importorskip("matplotlib")
     code, out, _ = cli("bench", "report", "runs", "--name", "trial")

@@ -75,15 +75,9 @@ def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([DIGITS, "--set", "stream.bta=1"], "[stream] has no setting 'bta' (did you mean 'beta'?)"),
-        ([DIGITS, "--set", "method.rnk=1"], "(did you mean 'rank'?)"),
-        ([DIGITS, "--set", "methods=fedrun"], "(did you mean 'fedran'?)"),
         ([DIGITS, "--set", "dataset=digit"], "no dataset 'digit' (did you mean 'digits'?)"),
-        ([DIGITS, "--set", "clients=3"], "is in a table; write --set stream.clients=3"),
-        ([DIGITS, "--set", "rank=64"], "write --set method.rank=64"),
         ([DIGITS, "--set", "nonsense"], "--set expects key=value, got 'nonsense'"),
         ([DIGITS, "--set", "stream.tasks=11"], "--set stream.tasks=5"),
-        ([DIGITS, "--set", "stream.beta=0"], "beta must be positive"),
         ([DIGITS, "--set", "stream.partitioner=natural"], "needs a group for every row"),
         (["nowhere.toml"], "nowhere.toml: no such file; expected a configuration"),
         (["."], "this is a folder"),

@@ -24,29 +24,16 @@ def test_an_unknown_setting_names_the_nearest_and_lists_all(key, name, meant):
         make_method(key, {name: 1})
 
 
-@pytest.mark.parametrize("key", METHODS)
-def test_the_device_is_no_setting(key):
-    with pytest.raises(ValueError, match="no setting 'device'"):
-        make_method(key, {"device": "cpu"})
-
-
 @pytest.mark.parametrize(
     ("key", "name", "value", "expected"),
     [
         ("fedran", "rank", "64", "must be an integer, got '64'"),
         ("fedran", "rank", 64.0, "must be an integer, got 64.0"),
-        ("fedran", "rank", True, "must be an integer, got True"),
-        ("fedran", "rank", None, "must be an integer, got None"),
         ("fedran", "bits", True, "must be a number, got True"),
-        ("fedran", "bits", "5", "must be a number, got '5'"),
         ("fedran", "lam", "auto", "must be a number or none, got 'auto'"),
-        ("fedran", "lam", False, "must be a number or none, got False"),
-        ("fedran", "precision", 8, "must be one of float64, .*, got 8"),
         ("fedran-margin", "refit", 1, "must be true or false, got 1"),
-        ("stsa", "lam", None, "must be a number, got None"),
         ("stsa-e", "dummies", [50], r"must be an integer, got \[50\]"),
         ("exact", "features", "tanh", "must be one of random, linear, raw, got 'tanh'"),
-        ("exact", "features", ["relu"], r"must be one of random, linear, raw, got \['relu'\]"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused_with_what_was_expected(key, name, value, expected):
@@ -61,15 +48,6 @@ def test_defaults_fit_their_own_types(key):
     assert set(method.params()) == set(settings(key)) - {"execution"}  # how, not what
 
 
-def test_an_int_is_accepted_for_a_float_and_becomes_one():
-    params = make_method("fedran", {"lam": 3, "bits": 4}).params()
-    assert (params["lam"], params["bits"]) == (3.0, 4.0)
-    assert (type(params["lam"]), type(params["bits"])) == (float, float)
-    assert type(make_method("fedran", {"rank": 3}).params()["rank"]) is int
-    assert make_method("exact", {"lam": None}).params()["lam"] is None
-    assert make_method("fedran-margin", {"refit": False}).params()["refit"] is False
-
-
 @pytest.mark.parametrize("key", METHODS)
 def test_a_device_goes_only_to_methods_that_compute_there(key):
     method = make_method(key, device="cpu")
@@ -82,21 +60,13 @@ def test_a_device_goes_only_to_methods_that_compute_there(key):
     ("key", "name", "value", "expected"),
     [
         ("fedran", "rank", 0, "rank must be at least 1, got 0"),
-        ("exact", "out_features", 0, "out_features must be at least 1, got 0"),
         ("stsa", "lam", float("nan"), "lam must be positive and finite, got nan"),
-        ("stsa-e", "lam", 0.0, "lam must be positive and finite, got 0.0"),
-        ("fed3r", "lam", 0.0, "lam must be positive and finite, got 0.0"),
-        ("fedran-paper", "lam", -1.0, "lam must be positive and finite, got -1.0"),
         ("afl", "gamma", -1.0, "gamma must be positive and finite, got -1.0"),
         ("fedran", "bits", 15, "bits must be from 2 to 14, got 15.0"),
-        ("fedran", "lam", 0.0, "lam must be positive and finite, got 0.0"),
         ("fedran", "precision", "float23", "precision must be one of .* .did you mean 'float"),
         ("fedran-prototype", "tau", 2.0, "tau must be from -1 to 1, got 2.0"),
-        ("fedran-margin", "margin", -0.1, "margin must be at least 0, got -0.1"),
         ("fedran-margin", "margin", float("nan"), "margin must be at least 0, got nan"),
         ("fedcof", "gamma", float("inf"), "gamma must be positive and finite, got inf"),
-        ("stsa-e", "dummies", 0, "dummies must be at least 1, got 0"),
-        ("stsa", "out_features", "5000", "out_features must be an integer, got '5000'"),
     ],
 )
 def test_a_table_and_direct_construction_refuse_the_same_values(key, name, value, expected):

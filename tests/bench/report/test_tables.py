@@ -43,13 +43,6 @@ def test_the_best_ranked_methods_are_marked_and_ties_share_a_mark():
     assert marks == {"a": "", "bb": "best", "ccc": "best", "dddd": "second", "joint": ""}
 
 
-def test_points_say_their_least_group_in_every_table():
-    one = made_up("fedran-points", "FedRAN-points", params={"group_size": 3, "min_group": 1})
-    table = method_table(groups([one]), "")
-    assert table.rows[0][0].text == "FedRAN-points, at least 1 row per group"
-    assert texts(comparison_table([one]), "FedRAN-points").popitem()[1].endswith("; 1)")
-
-
 def test_the_papers_figures_stand_beside_the_methods_that_it_runs():
     runs = [made_up("fedran-paper"), made_up("stsa-e"), made_up("afl"), *heads(), *scratch()]
     printed = texts(method_table(groups(runs), ""), "printed A_avg / A_T")
@@ -59,11 +52,6 @@ def test_the_papers_figures_stand_beside_the_methods_that_it_runs():
     assert printed["afl"] == printed["Finetune (head)"] == "-", "the paper trains whole networks"
     elsewhere = method_table(groups([made_up("fedran-paper", clients=9)]), "")
     assert not any(c.printed for c in elsewhere.columns)
-
-
-def test_drift_is_shown_where_it_is_recorded():
-    table = method_table(groups(scratch()), "")
-    assert set(texts(table, "drift").values()) == {"1.1"}
 
 
 def test_a_short_table_keeps_the_known_and_the_best_methods():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedran_bench.run import progress
-from fedran_bench.run.progress import PlainReporter, duration, summary
+from fedran_bench.run.progress import PlainReporter, summary
 from fedran_bench.run.runner import TaskDone
 from helpers.bench.made_up import made_up
 
@@ -72,16 +72,3 @@ def test_the_plain_reporter_prints_no_escape_sequences():
     out = io.StringIO()
     PlainReporter(out).failed("a\x1b[31m", "no file\nhere")
     assert out.getvalue() == r"[1/0] a\x1b[31m: FAILED: no file\nhere" + "\n"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (89.4, "89 s"),
-        (90, "2 min"),
-        (89 * 60, "89 min"),
-        (90 * 60, "1 h 30 min"),
-    ],
-)
-def test_durations_are_shown_in_seconds_minutes_or_hours(seconds, text):
-    assert duration(seconds) == text

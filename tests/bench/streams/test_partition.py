@@ -25,24 +25,6 @@ def all_rows(classes):
     return sorted(int(r) for rows in classes for r in rows)
 
 
-def reference_dirichlet(classes, n_clients, beta, rng):
-    """Row by row, as the docstring says."""
-    parts = [[] for _ in range(n_clients)]
-    for rows in classes:
-        shuffled = rng.permutation(rows)
-        distribute(parts, shuffled, rng.dirichlet([beta] * n_clients))
-    return parts
-
-
-def distribute(parts, rows, shares):
-    """Cut at the floors of the cumulative shares."""
-    ends = [int(c * len(rows)) for c in np.cumsum(shares)[:-1]] + [len(rows)]
-    start = 0
-    for k, end in enumerate(ends):
-        parts[k].extend(int(r) for r in rows[start:end])
-        start = max(start, end)
-
-
 @given(SIZES, st.integers(1, 9), st.floats(1e-3, 100), SEEDS)
 def test_dirichlet_gives_every_row_to_one_client(sizes, clients, beta, seed):
     classes = classes_of(sizes)
@@ -80,15 +62,6 @@ def test_a_natural_client_without_rows_in_the_task_is_empty():
 def test_rows_whose_group_is_unknown_are_refused():
     with pytest.raises(ValueError, match="got NaN"):
         natural([np.arange(3)], np.array([np.nan, 1.0, 2.0]))
-
-
-@pytest.mark.parametrize("beta", [0.05, 0.5, 5.0])
-@pytest.mark.parametrize("seed", range(5))
-def test_dirichlet_agrees_with_loops_over_rows(beta, seed):
-    classes = classes_of([60, 7, 0, 33, 80, 1])
-    found = dirichlet(classes, 4, beta, np.random.default_rng(seed))
-    expected = reference_dirichlet(classes, 4, beta, np.random.default_rng(seed))
-    assert [p.tolist() for p in found] == [[int(r) for r in p] for p in expected]
 
 
 @pytest.mark.parametrize(

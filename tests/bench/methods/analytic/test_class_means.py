@@ -31,19 +31,6 @@ def test_the_weights_are_the_unit_means_of_the_pooled_rows(seed, kind, upto):
     assert np.allclose(head.weights.T, [m / np.linalg.norm(m) for m in means], atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["int", "str", "mixed"])
-def test_predicts_the_largest_cosine(seed, kind):
-    toy = make_toy(seed, kind)
-    classes, means = pooled_means(toy)
-    scores = [
-        [x @ m / (np.linalg.norm(x) * np.linalg.norm(m)) for m in means]
-        for x in toy.X_test.astype(np.float64)
-    ]
-    found = FedNCM().predict(toy.play(FedNCM()), toy.X_test)
-    assert_labels(found, np.array(scores), classes)
-
-
 def test_a_class_whose_rows_cancel_is_never_nearest_and_gives_no_nan():
     toy = make_toy(0)
     X = np.array([[1.0, 2.0], [-1.0, -2.0], [3.0, 0.0]], dtype=np.float32)

@@ -84,34 +84,7 @@ def test_points_equal_condense_encode_decode_absorb_and_solve(params, kind):
     assert fedran.encode(found.head) == fedran.encode(head)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("params", SIZES)
-def test_a_head_of_points_does_not_depend_on_the_order_of_uploads(params, seed):
-    toy, method = make_toy(seed), FedRANPoints(**params)
-    forward = toy.play(method)
-    backward = method.init(toy.spec, 0)
-    for t in reversed(range(len(toy.tasks))):
-        uploads = dict(reversed(toy.uploads(method, t).items()))
-        backward = method.aggregate(backward, t, 0, uploads)
-    assert fedran.encode(forward.head) == fedran.encode(backward.head)
-
-
-def test_more_landmarks_than_points_are_all_points():
-    toy = make_toy(1)
-    every, many = (toy.play(FedRANPoints(landmarks=m)).head for m in (None, 10_000))
-    assert fedran.encode(every) == fedran.encode(many)
-    assert len(every.landmarks) == sum(len(y) for task in toy.tasks for _, y in task)
-
-
 def test_the_server_refuses_smaller_groups_than_agreed():
     toy, strict = make_toy(0), FedRANPoints(group_size=6, min_group=5)
     with pytest.raises(fedran.Refused, match="at least 5 rows"):
         strict.aggregate(strict.init(toy.spec, 0), 0, 0, toy.uploads(FedRANPoints(), 0))
-
-
-def test_a_class_with_too_few_rows_is_withheld_by_the_client():
-    toy = make_toy(3, clients=1)
-    X, _ = toy.tasks[0][0]
-    toy.tasks = [[(X, ["many"] * (len(X) - 3) + ["three"] * 3)]]
-    assert toy.play(FedRANPoints(min_group=4)).head.classes == ("many",)
-    assert toy.play(FedRANPoints(min_group=3)).head.classes == ("many", "three")

@@ -127,18 +127,6 @@ def test_rows_beyond_a_block_are_taken_in_block_by_block(monkeypatch):
     assert distance(state.head.weights, wanted) < 2e-2  # float32, (sigma_1 / sigma_r)^2 = 1e4
 
 
-def test_ranpac_searches_as_a_float64_grid_search_does_with_few_rows():
-    rng = np.random.default_rng(1)
-    H = rng.standard_normal((60, 300))
-    codes = (H[:, :3] + 0.01 * rng.standard_normal((60, 3))).argmax(axis=1)
-    H = H.astype(np.float32)
-    F, rest, Y, errors = H[:48].astype(float), H[48:].astype(float), np.eye(3)[codes], {}
-    for k in range(-8, 9):
-        W = np.linalg.solve(F.T @ F + 10.0**k * np.eye(300), F.T @ Y[:48])
-        errors[10.0**k] = np.mean((rest @ W - Y[48:]) ** 2)
-    assert ranpac.search(H, codes, 3) == min(errors, key=errors.get)
-
-
 @pytest.mark.parametrize(("d", "rows", "M"), [(32, 60, 400), (64, 100, 700)])
 def test_loranpac_weights_equal_the_float64_pipeline(d, rows, M):
     toy = make_toy(0, d=d, rows=rows)

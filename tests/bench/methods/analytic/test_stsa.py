@@ -40,22 +40,6 @@ def test_equals_the_dense_solve_with_unit_columns(seed, lam, kind):
     assert_labels(method.predict(state, toy.X_test), scores, classes)
 
 
-def test_cosine_scores_differ_from_plain_ones_where_classes_are_unequal():
-    toy = make_toy(2, noise=2.0)
-    X, y = toy.tasks[0][0]
-    toy.tasks[0][0] = (np.repeat(X, 20, axis=0), [c for c in y for _ in range(20)])
-    method = STSA(M, 1e6)
-    state = toy.play(method)
-    X, y = toy.pooled()
-    classes = in_order(y)
-    W = ridge(relu_features(X, M, 0), y, classes, 1e6)
-    H = relu_features(toy.X_test, M, 0)
-    found = method.predict(state, toy.X_test)
-    assert_labels(found, H @ unit(W), classes)
-    plain = np.array(classes)[(H @ W).argmax(axis=1)]
-    assert np.mean(found != plain) > 0.05
-
-
 M = 32
 
 

@@ -1,6 +1,5 @@
 """Adapters: their formula, their start, the classifier, the schedule and dropout."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -60,12 +59,6 @@ def test_adapters_start_as_the_frozen_network_and_then_change_it(trained, datase
     # Training in bfloat16 does not change how the features are computed.
     low = replace(one, precision="bfloat16").adapted_features(adapters, X)
     assert np.array_equal(low, found)
-
-
-def test_the_rate_falls_over_the_rounds_and_not_within_one():
-    one = tuning(n_rounds=4, epochs=3)
-    shares = [one.rate_share(epoch) for epoch in range(12)]
-    assert shares == pytest.approx([(1 + math.cos(math.pi * (e // 3) / 4)) / 2 for e in range(12)])
 
 
 def test_a_round_is_plain_sgd_on_the_cosine_classifier(dataset):

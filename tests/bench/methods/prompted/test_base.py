@@ -95,15 +95,6 @@ def test_only_the_rows_in_training_are_uploaded(dataset):
         assert 4 * 2 * (WIDTH + 1) < len(blob) < 4 * 2 * (WIDTH + 1) + 400
 
 
-def test_the_learning_rate_falls_over_the_task_and_not_over_the_round():
-    method = quick(n_rounds=3, epochs=4)
-    shares = [method.rate_share(e) for e in range(12)]
-    assert shares[0] == 1
-    assert shares == sorted(shares, reverse=True)
-    assert shares[-1] == pytest.approx(math.cos(0.495 * math.pi))
-    assert quick(n_rounds=1, epochs=1).rate_share(0) == 1
-
-
 def test_batches_come_from_the_client_and_the_round_alone(dataset):
     """The same round of the same client gives the same bytes, whatever ran before."""
     rounds = Rounds(quick(), dataset, make_tasks(dataset))
@@ -138,14 +129,6 @@ def test_rows_of_an_earlier_task_are_refused(dataset):
     message = rounds.method.broadcast(rounds.state, 1, 0)
     with pytest.raises(ValueError, match="labels: expected classes of this task"):
         rounds.method.client(None, message, rounds.rows(0, 0), 0)
-
-
-def test_precision_changes_little_and_messages_stay_float32(dataset):
-    plain = Rounds(quick(), dataset, make_tasks(dataset)).run(1)
-    rough = Rounds(quick(precision="bfloat16"), dataset, make_tasks(dataset)).run(1)
-    for name, tensor in rough.state.weights.items():
-        assert tensor.dtype == torch.float32
-        assert (tensor - plain.state.weights[name]).abs().max() < 0.02
 
 
 def test_with_rows_replaces_the_last_rows_and_add_rows_appends():

@@ -26,19 +26,6 @@ def model(blob, kind="local-model"):
     return unpack_tensors(kind, blob, "cpu")
 
 
-@pytest.mark.parametrize("network", ["head", "small"])
-@pytest.mark.parametrize("averaging", ["weighted", "unweighted"])
-@pytest.mark.parametrize("n", [2, 3, 7])
-def test_identical_clients_average_to_one_of_them(dataset, stream, network, averaging, n):
-    method = quick("finetune", network=network, averaging=averaging, n_rounds=1)
-    rounds = Rounds(method, dataset, stream)
-    message = method.broadcast(rounds.state, 0, 0)
-    sent = [method.client(None, message, rounds.rows(0, 0), 0)[1] for _ in range(n)]
-    assert len(set(sent)) == 1
-    state = method.aggregate(rounds.state, 0, 0, {f"client-{k}": b for k, b in enumerate(sent)})
-    assert same(state.weights, model(sent[0]).tensors)
-
-
 @pytest.mark.parametrize("averaging", ["weighted", "unweighted"])
 def test_the_average_of_a_round_against_numpy(dataset, averaging):
     rows = np.flatnonzero(np.isin(dataset.y_train, (0, 1)))

@@ -1,4 +1,4 @@
-"""Heads as ONNX files: labels, scores and probabilities of onnxruntime are ours."""
+"""Heads as ONNX files and torch modules give our labels, scores and probabilities."""
 
 import json
 import sys
@@ -10,6 +10,7 @@ import pytest
 
 import fedran
 from fedran.backbones import export
+from fedran.backbones.export import to_torch
 from fedran.core.fingerprint import columns_hash
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -20,7 +21,9 @@ FORMS = [(kind, bias, "linear") for kind, bias in MAPS]
 FORMS += [(kind, bias, "kernel") for kind in ("cosine", "hellinger") for bias in (False, True)]
 
 
-def solved(kind="cosine", bias=False, form="linear", names=("a", "b", "c"), projected=True):
+def solved(
+    kind="cosine", bias=False, form="linear", names=("a", "b", "c"), projected=True, landmarks=25
+):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, len(names), 60)
     Z = (rng.random((60, 5)) + codes[:, None] * [1, 0, 0.5, 0, 0]).astype(np.float32)
@@ -33,7 +36,7 @@ def solved(kind="cosine", bias=False, form="linear", names=("a", "b", "c"), proj
         message = fedran.summarize(phi(Z), y, fingerprint=phi.fingerprint)
     agg = fedran.Aggregator(fingerprint=phi.fingerprint)
     agg.absorb(message, client="a", task="t")
-    return Z, y, phi, replace(agg.solve(landmarks=25), calibration=None)
+    return Z, y, phi, replace(agg.solve(landmarks=landmarks), calibration=None)
 
 
 def run(model: bytes, Z, *outputs):
@@ -100,6 +103,9 @@ def test_heads_that_cannot_be_exported_say_why(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ImportError, match=r"install fedran's extra 'onnx'"):
         fedran.to_onnx(head)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"install fedran's extra 'torch'"):
+        to_torch(head)
 
 
 def test_the_scaler_of_a_head_becomes_part_of_the_models():
@@ -125,3 +131,37 @@ def test_a_scaler_with_its_columns_in_another_order_than_the_head_is_refused():
     fedran.to_onnx(head, scaler=scaler)
     with pytest.raises(fedran.Refused, match="columns of the head in their order, got others"):
         fedran.to_onnx(other, scaler=scaler)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bias", "form", "projected"),
+    [*((*form, True) for form in FORMS), ("cosine", False, "linear", False)],
+)
+def test_the_torch_module_gives_the_scores_of_the_head(kind, bias, form, projected):
+    torch = pytest.importorskip("torch")
+    Z, _, phi, head = solved(kind, bias, form, projected=projected, landmarks=9)
+    module = to_torch(head, phi)
+    for zero in (False, True):
+        Z[3] *= not zero
+        scores = module(torch.asarray(Z)).numpy()
+        np.testing.assert_allclose(scores, head.scores(phi(Z)), atol=1e-5)
+    exported = torch.export.export(module, (torch.asarray(Z),)).module()
+    assert torch.equal(exported(torch.asarray(Z)), module(torch.asarray(Z)))
+    assert not any(p.requires_grad for p in module.parameters())
+    assert module.classes == head.classes
+    assert torch.equal(head.to_torch()(torch.asarray(Z)), module(torch.asarray(Z)))
+
+
+@pytest.mark.parametrize("form", ["linear", "kernel"])
+def test_a_module_of_another_feature_map_is_refused(form):
+    pytest.importorskip("torch")
+    _, _, phi, head = solved(form=form)
+    other, wrong = fedran.RandomFeatures(5, 8), fedran.KernelFeatures(5)
+    if form == "kernel":
+        other, wrong = fedran.KernelFeatures(8), other
+    with pytest.raises(fedran.Refused, match=r"here and .* there"):
+        to_torch(head, other)
+    with pytest.raises(ValueError, match="phi makes 8 features"):
+        to_torch(replace(head, fingerprint=None), other)
+    with pytest.raises(TypeError, match=f"phi must be a {type(phi).__name__}"):
+        to_torch(head, wrong)
