@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from fedran.backbones.backbone import Backbone
 from fedran.backbones.efficientnet_lite import NAME as EFFICIENTNET
 from fedran.backbones.efficientnet_lite import efficientnet_lite0
-from fedran.backbones.huggingface import hugging_face
+from fedran.backbones.huggingface import hugging_face, text_backbone
 from fedran.backbones.onnx import onnx_backbone
 from fedran.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Triple
-from fedran.backbones.text import text_backbone
 from fedran.core.errors import MissingExtra, nearest, printable
 
 FORMS = (EFFICIENTNET, "vit:FILE", "hf:NAME_OR_FOLDER", "onnx:FILE")
@@ -55,7 +55,11 @@ def load_backbone(
     if (size, nonnegative) != (None, None):
         raise ValueError(f"size and nonnegative are for onnx:FILE, but the backbone is {spec!r}")
     if kind == "vit" and rest:
-        return _vit(rest, device, mean, std)
+        if find_spec("torch") is None:
+            raise MissingExtra("a ViT needs PyTorch", "torch")
+        from fedran.backbones.vit import vit_backbone
+
+        return vit_backbone(rest, device, mean=mean, std=std)
     if (mean, std) != (None, None):
         raise ValueError(
             f"mean and std are for onnx:FILE and vit:FILE, but the backbone is {spec!r}"
@@ -68,13 +72,3 @@ def load_backbone(
         return efficientnet_lite0(device)
     guess = "" if spec in FILES else nearest(spec.lower(), (EFFICIENTNET, *FILES))
     raise ValueError(f"backbone: expected {', '.join(FORMS)}, got {printable(spec)!r}{guess}")
-
-
-def _vit(path: str, device: str | None, mean: Triple | None, std: Triple | None) -> Backbone:
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtra("a ViT needs PyTorch", "torch") from None
-    from fedran.backbones.vit import vit_backbone
-
-    return vit_backbone(path, device, mean=mean, std=std)

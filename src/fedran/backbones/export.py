@@ -44,18 +44,37 @@ def to_torch(
     except ImportError:
         raise MissingExtra("to_torch needs PyTorch", "torch") from None
     phi = map_of(head, phi)
-    _check_scaler(head, scaler)
-    layers = [_linear(to_numpy(head.weights))]
-    if head.landmarks is not None:
-        layers[:0] = [_linear(to_numpy(head.landmarks).T), _kernel(head.scale)]
-    elif isinstance(phi, RandomFeatures) and phi.projected:
-        activation = torch.nn.ReLU() if phi.kind == "relu" else torch.nn.GELU()
-        layers[:0] = [_linear(phi.projection), activation]
-    if phi.kind != "relu" or phi.bias:
-        layers.insert(0, _prepare(phi))
-    if scaler is not None:
-        layers.insert(0, _scale(scaler))
-    module = torch.nn.Sequential(*layers).requires_grad_(False)
+
+    def unit(x: torch.Tensor, _: None) -> torch.Tensor:
+        largest = torch.amax(torch.abs(x), dim=1, keepdim=True)
+        x = x / torch.where(largest > 0, largest, 1.0)
+        norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+        return x / torch.where(norms > 0, norms, 1.0)
+
+    do: dict[str, Any] = {
+        "Sub": lambda x, value: x - value,
+        "Div": lambda x, value: x / value,
+        "MatMul": lambda x, value: x @ value,
+        "Pad": lambda x, value: torch.cat([x, value.expand(len(x), 1)], dim=1),
+        "Sqrt": lambda x, _: torch.sqrt(x),
+        "Exp": lambda x, _: torch.exp(x),
+        "Relu": lambda x, _: torch.relu(x),
+        "Gelu": lambda x, _: torch.nn.functional.gelu(x),
+        "Unit": unit,
+    }
+
+    class Step(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, name: str, value: NDArray[np.float32] | None) -> None:
+            super().__init__()
+            self.name = name
+            tensor = None if value is None else torch.nn.Parameter(torch.tensor(value))
+            self.register_parameter("value", tensor)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return do[self.name](x, self.value)
+
+    steps = [Step(name, value) for name, value in _steps(head, phi, scaler)]
+    module = torch.nn.Sequential(*steps).requires_grad_(False)
     module.classes = head.classes
     return module
 
@@ -80,71 +99,32 @@ def map_of(head: Head, phi: FeatureMap | None) -> FeatureMap:
     return phi
 
 
-def _check_scaler(head: Head, scaler: FederatedScaler | None) -> None:
-    """Refuse another scaler than that of the head, or one with its columns in another order."""
+def _steps(
+    head: Head, phi: FeatureMap, scaler: FederatedScaler | None
+) -> list[tuple[str, NDArray[np.float32] | None]]:
+    """All that is done to rows: operations, named as in ONNX where it has them, and constants.
+
+    What the feature map refuses becomes NaN. A scaler must be that of the head, with its columns in
+    the same order.
+    """
     require_scaler(head.fingerprint, scaler.fingerprint_ if scaler is not None else None)
-    names = list(getattr(scaler, "feature_names_in_", ()))
-    require_columns(head.fingerprint, names, "scaler")
-
-
-def _prepare(phi: FeatureMap) -> torch.nn.Module:
-    """``phi.prepare`` as a layer, without its refusal: a negative value gives NaN under a root."""
-    import torch
-
-    class Prepare(torch.nn.Module):  # type: ignore[misc]
-        hellinger: bool = phi.kind == "hellinger"
-        unit_norm: bool = phi.kind != "relu"
-        bias: bool = phi.bias
-        constant: float = phi.in_features**0.5
-
-        def forward(self, Z: torch.Tensor) -> torch.Tensor:
-            if self.hellinger:
-                Z = torch.sqrt(Z)
-            if self.bias:
-                Z = torch.nn.functional.pad(Z, [0, 1], value=self.constant)
-            if self.unit_norm:
-                largest = torch.amax(torch.abs(Z), dim=1, keepdim=True)
-                Z = Z / torch.where(largest > 0, largest, 1.0)
-                norms = torch.linalg.vector_norm(Z, dim=1, keepdim=True)
-                Z = Z / torch.where(norms > 0, norms, 1.0)
-            return Z
-
-    return Prepare()
-
-
-def _kernel(scale: float) -> torch.nn.Module:
-    """The kernel of unit rows as a layer, from their inner products with the landmarks."""
-    import torch
-
-    class Kernel(torch.nn.Module):  # type: ignore[misc]
-        def forward(self, inner: torch.Tensor) -> torch.Tensor:
-            return torch.exp((inner - 1) / scale)
-
-    return Kernel()
-
-
-def _scale(scaler: FederatedScaler) -> torch.nn.Module:
-    """``scaler.transform`` as a layer."""
-    import torch
-
-    class Scale(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("mean", torch.asarray(scaler.mean_, dtype=torch.float32))
-            self.register_buffer("scale", torch.asarray(scaler.scale_, dtype=torch.float32))
-
-        def forward(self, X: torch.Tensor) -> torch.Tensor:
-            return (X - self.mean) / self.scale
-
-    return Scale()
-
-
-def _linear(matrix: NDArray[Any]) -> torch.nn.Linear:
-    import torch
-
-    layer = torch.nn.Linear(*matrix.shape, bias=False)
-    layer.weight.data = torch.from_numpy(np.ascontiguousarray(matrix.T, dtype=np.float32))
-    return layer
+    require_columns(head.fingerprint, list(getattr(scaler, "feature_names_in_", ())), "scaler")
+    found: list[tuple[str, Any]] = []
+    if scaler is not None:
+        found += [("Sub", scaler.mean_), ("Div", scaler.scale_)]
+    if phi.kind == "hellinger":
+        found.append(("Sqrt", None))
+    if phi.bias:
+        found.append(("Pad", math.sqrt(phi.in_features)))
+    if phi.kind != "relu":
+        found.append(("Unit", None))
+    if head.landmarks is not None:  # exp((inner product - 1) / scale)
+        found.append(("MatMul", to_numpy(head.landmarks).T))
+        found += [("Sub", 1.0), ("Div", head.scale), ("Exp", None)]
+    elif isinstance(phi, RandomFeatures) and phi.projected:
+        found += [("MatMul", phi.projection), ("Relu" if phi.kind == "relu" else "Gelu", None)]
+    found.append(("MatMul", to_numpy(head.weights)))
+    return [(name, None if v is None else np.array(v, np.float32)) for name, v in found]
 
 
 def to_onnx(
@@ -194,19 +174,16 @@ def to_onnx(
     except ImportError:
         raise MissingExtra("to_onnx needs the package onnx", "onnx") from None
     phi = map_of(head, phi)
-    _check_scaler(head, scaler)
     n, C = "n", len(head.classes)
     size = 4 * head.weights.shape[0] * (phi.in_features + C)
     if size > MAX_BYTES:
         raise ValueError(f"the model would have {size} bytes; ONNX files hold less than 2 GiB")
-    net = _Nodes({"weights": to_numpy(head.weights)})
-    rows = "features" if scaler is None else _add_scaler(net, scaler, "features")
-    rows = _add_preparation(net, phi, rows)
-    if isinstance(phi, RandomFeatures):
-        rows = _add_random_features(net, phi, rows)
-    else:
-        rows = _add_kernel(net, head, rows)
-    net.node("MatMul", [rows, "weights"], "scores")
+    rows, net = "features", _Nodes({})
+    net.constant("zero", np.float32(0))
+    net.constant("one", np.float32(1))
+    for number, (name, value) in enumerate(_steps(head, phi, scaler)):
+        rows = _add_step(net, f"{name}_{number}", name, rows, value)
+    net.node("Identity", [rows], "scores")
     _add_label(net, head)
     numbers = net.constants["classes"].dtype == np.int64
     outputs = [
@@ -254,52 +231,30 @@ class _Nodes:
         return name
 
 
-def _add_scaler(net: _Nodes, scaler: FederatedScaler, rows: str) -> str:
-    mean = net.constant("mean", scaler.mean_.astype(np.float32))
-    scale = net.constant("scale", scaler.scale_.astype(np.float32))
-    return net.node("Div", [net.node("Sub", [rows, mean], "minus_mean"), scale], "standard")
-
-
-def _add_preparation(net: _Nodes, phi: FeatureMap, rows: str) -> str:
-    if phi.kind == "hellinger":
-        rows = net.node("Sqrt", [rows], "roots")
-    if phi.bias:
+def _add_step(
+    net: _Nodes, output: str, name: str, rows: str, value: NDArray[np.float32] | None
+) -> str:
+    """Add the nodes of a step after the value ``rows``."""
+    if name == "Pad":
         pads = net.constant("pads", np.array([0, 0, 0, 1], dtype=np.int64))
-        root = net.constant("root_of_d", np.float32(math.sqrt(phi.in_features)))
-        rows = net.node("Pad", [rows, pads, root], "with_bias")
-    if phi.kind == "relu":
+        return net.node(name, [rows, pads, net.constant("root_of_d", value)], output)
+    if name == "Unit":  # by the largest value first, so that no square overflows
+        axis = net.constant("axis", np.array([1], dtype=np.int64))
+        absolute = net.node("Abs", [rows], "absolute")
+        for step, reduce in (("largest", "ReduceMax"), ("norm", "ReduceL2")):
+            length = net.node(reduce, [absolute, axis], step, keepdims=1)
+            some = net.node("Greater", [length, "zero"], f"{step}_is_positive")
+            divisor = net.node("Where", [some, length, "one"], f"{step}_or_one")
+            rows = absolute = net.node("Div", [rows, divisor], f"by_{step}")
         return rows
-    # Unit norm, by the largest value first, so that no square overflows.
-    axis = net.constant("axis", np.array([1], dtype=np.int64))
-    zero, one = net.constant("zero", np.float32(0)), net.constant("one", np.float32(1))
-    absolute = net.node("Abs", [rows], "absolute")
-    for step, reduce in (("largest", "ReduceMax"), ("norm", "ReduceL2")):
-        length = net.node(reduce, [absolute, axis], step, keepdims=1)
-        some = net.node("Greater", [length, zero], f"{step}_is_positive")
-        divisor = net.node("Where", [some, length, one], f"{step}_or_one")
-        rows = absolute = net.node("Div", [rows, divisor], f"by_{step}")
-    return rows
-
-
-def _add_random_features(net: _Nodes, phi: RandomFeatures, rows: str) -> str:
-    if not phi.projected:
-        return rows
-    H = net.node("MatMul", [rows, net.constant("projection", phi.projection)], "projected")
-    if phi.kind == "relu":
-        return net.node("Relu", [H], "random_features")
-    # GELU(x) = x (1 + erf(x / sqrt 2)) / 2
-    root = net.constant("root_of_half", np.float32(math.sqrt(0.5)))
-    erf = net.node("Erf", [net.node("Mul", [H, root], "scaled")], "erf")
-    plus_one = net.node("Add", [erf, "one"], "erf_plus_one")
-    normal = net.node("Mul", [plus_one, net.constant("half", np.float32(0.5))], "normal_cdf")
-    return net.node("Mul", [H, normal], "random_features")
-
-
-def _add_kernel(net: _Nodes, head: Head, rows: str) -> str:
-    landmarks = net.constant("landmarks", np.ascontiguousarray(to_numpy(head.landmarks).T))
-    minus_one = net.node("Sub", [net.node("MatMul", [rows, landmarks], "inner"), "one"], "below_0")
-    width = net.constant("kernel_scale", np.float32(head.scale))
-    return net.node("Exp", [net.node("Div", [minus_one, width], "exponent")], "kernel")
+    if name == "Gelu":  # x (1 + erf(x / sqrt 2)) / 2
+        root = net.constant("root_of_half", np.float32(math.sqrt(0.5)))
+        erf = net.node("Erf", [net.node("Mul", [rows, root], "scaled")], "erf")
+        plus_one = net.node("Add", [erf, "one"], "erf_plus_one")
+        normal = net.node("Mul", [plus_one, net.constant("half", np.float32(0.5))], "normal_cdf")
+        return net.node("Mul", [rows, normal], output)
+    more = [] if value is None else [net.constant(f"{output}_value", value)]
+    return net.node(name, [rows, *more], output)
 
 
 def _add_label(net: _Nodes, head: Head) -> None:

@@ -1,31 +1,41 @@
-"""Vision models of Hugging Face's transformers, by name or from a folder.
+"""Models of Hugging Face's transformers: of images by name or from a folder, of texts in a folder.
 
-The features are the class token of the last hidden state (after the final norm) where the model
-has such a token (ViT, DeiT, DINOv2, ...); otherwise the model's pooled output (ResNet, ConvNeXt,
-Swin, ...); otherwise the mean over all positions. Images are prepared as the settings of the
-model's image processor say.
+Features of images are the class token of the last hidden state (after the final norm) where the
+model has such a token (ViT, DeiT, DINOv2, ...); otherwise the model's pooled output (ResNet,
+ConvNeXt, Swin, ...); otherwise the mean over all positions. Images are prepared as the settings of
+the model's image processor say.
+
+Of texts, a folder of sentence-transformers says how the vectors of tokens become one vector. In any
+other folder it is their mean. Nothing is downloaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedran.backbones.backbone import (
+    SMALL_BATCH,
     Backbone,
     hash_parameters,
     suitable_batch,
     torch_device,
     torch_forward,
+    without_tf32,
 )
 from fedran.backbones.preprocessing import Interpolation, Preprocessing, Triple
 from fedran.core.errors import MissingExtra, Refused
+from fedran.wire.files import read_json_object
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 _TOKENS = ("cls_token", "class_embedding")
@@ -36,6 +46,15 @@ _AFTER_RELU = ("resnet", "regnet")
 _UNCROPPED_FROM = 384
 """The image processor of ConvNeXt does not crop images of this size and more."""
 VISION = "a vision model and its image processor"
+MODULES = ("Transformer", "Pooling", "Normalize")
+"""Modules of sentence-transformers that are supported."""
+POOLING = "pooling_mode_"
+MEAN, FIRST, MAXIMUM = "mean of tokens", "first token", "maximum of tokens"
+POOLINGS = {"mean_tokens": MEAN, "cls_token": FIRST, "max_tokens": MAXIMUM}
+"""Their names in a folder behind ``POOLING``, and in fingerprints."""
+TOKENS = 512
+"""Most tokens of a text where the folder states no limit. What is longer is cut off."""
+LANGUAGE = "a language model with its tokenizer"
 _HINT = "export the model to ONNX and use onnx:FILE"
 
 
@@ -46,11 +65,13 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
     """
     try:
         import torch  # noqa: F401
-        import transformers  # noqa: F401
+        from transformers import AutoImageProcessor
     except ImportError:
         raise MissingExtra("Hugging Face models need PyTorch and transformers", "torch") from None
-    model, missing = load_model(name, f"hf:{name}")
-    preprocess = image_preprocessing(name, f"hf:{name}")
+    model, missing = load_model(name, f"hf:{name}", VISION)
+    with reading(name, f"hf:{name}", VISION) as where:
+        settings = AutoImageProcessor.from_pretrained(**where).to_dict()
+    preprocess = preprocessing_of(settings, f"hf:{name}")
     has_token = any(key.endswith(_TOKENS) for key in model.state_dict())
 
     def is_used(parameter: str) -> bool:  # checkpoints often lack an unused pooler
@@ -59,7 +80,17 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
     require_weights(f"hf:{name}", filter(is_used, missing))
     used_device = torch_device(device)
     model = model.float().eval().requires_grad_(False).to(used_device)
-    forward = torch_forward(_features(model, has_token), used_device)
+
+    def features(images: Tensor) -> Tensor:
+        output = model(pixel_values=images)
+        hidden = output.last_hidden_state
+        if has_token:
+            return hidden[:, 0]
+        if (pooled := getattr(output, "pooler_output", None)) is not None:
+            return pooled.flatten(1)
+        return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.mean(dim=(2, 3))
+
+    forward = torch_forward(features, used_device)
     probe = forward(np.zeros((1, 3, *preprocess.shape), np.float32))
     used = {k: v for k, v in model.state_dict().items() if is_used(k)}
     return Backbone(
@@ -74,7 +105,7 @@ def hugging_face(name: str, device: str | None = None) -> Backbone:
     )
 
 
-def load_model(name: str, shown: str, what: str = VISION) -> tuple[Any, set[str]]:
+def load_model(name: str, shown: str, what: str) -> tuple[Any, set[str]]:
     """The model and the parameters that its file lacks."""
     from transformers import AutoModel
 
@@ -94,22 +125,8 @@ def require_weights(shown: str, absent: Iterable[str]) -> None:
         )
 
 
-def image_preprocessing(name: str, shown: str) -> Preprocessing:
-    """The preprocessing that the image processor of a model on the Hub or in a folder describes.
-
-    ``shown`` is the backbone in error messages, as the user wrote it.
-    """
-    try:
-        from transformers import AutoImageProcessor
-    except ImportError:
-        raise MissingExtra("image processors need transformers", "torch") from None
-    with reading(name, shown) as where:
-        settings = AutoImageProcessor.from_pretrained(**where).to_dict()
-    return preprocessing_of(settings, shown)
-
-
 @contextmanager
-def reading(name: str, shown: str, what: str = VISION) -> Iterator[dict[str, Any]]:
+def reading(name: str, shown: str, what: str) -> Iterator[dict[str, Any]]:
     """Arguments that read a model; its errors are refusals. A folder needs no internet."""
     folder = Path(name).expanduser()
     local = folder.is_dir()
@@ -126,20 +143,6 @@ def reading(name: str, shown: str, what: str = VISION) -> Iterator[dict[str, Any
         else:
             hint = "a name needs the internet or a cached copy; else give a folder with the model"
         raise Refused(shown, what, first, hint) from None
-
-
-def _features(model: Any, has_token: bool) -> Callable[[Tensor], Tensor]:
-    def features(images: Tensor) -> Tensor:
-        output = model(pixel_values=images)
-        hidden = output.last_hidden_state
-        if has_token:
-            return hidden[:, 0]
-        pooled = getattr(output, "pooler_output", None)
-        if pooled is not None:
-            return pooled.flatten(1)
-        return hidden.mean(dim=1) if hidden.ndim == 3 else hidden.mean(dim=(2, 3))
-
-    return features
 
 
 @contextmanager
@@ -210,3 +213,102 @@ def _pair(size: Any, field: str) -> tuple[int, int]:
     if isinstance(size, Mapping) and size.get("height") and size.get("width"):
         return int(size["height"]), int(size["width"])
     raise Refused(field, "height and width", size, hint=_HINT)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How a text becomes one vector. The form as text is part of the fingerprint."""
+
+    tokens: int
+    pooling: str
+    normalized: bool
+
+    def __str__(self) -> str:
+        unit = ", unit norm" if self.normalized else ""
+        return f"at most {self.tokens} tokens, {self.pooling}{unit}"
+
+    def __call__(self, text: str) -> str:
+        """The text as it is: the tokenizer needs those of a whole batch."""
+        return text
+
+    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """One vector per text from those of its tokens (n, t, d); ``mask`` is 0 for padding."""
+        mask = mask.unsqueeze(-1)
+        if self.pooling == FIRST:
+            pooled = hidden[:, 0]
+        elif self.pooling == MAXIMUM:
+            pooled = hidden.masked_fill(mask == 0, -1e9).amax(dim=1)
+        else:
+            pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+        length = pooled.norm(dim=1, keepdim=True).clamp(min=1e-12) if self.normalized else 1.0
+        return pooled / length
+
+
+def text_backbone(folder: str | Path, device: str | None = None) -> Backbone:
+    """The language model and the tokenizer in a folder as a frozen backbone of texts."""
+    try:
+        import torch
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise MissingExtra("language models need PyTorch and transformers", "text") from None
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; expected one with {LANGUAGE}")
+    inner, pooling, normalized = _modules(folder)
+    model, missing = load_model(str(inner), f"hf:{folder}", LANGUAGE)
+    # Texts do not use the pooler, which checkpoints often lack.
+    require_weights(f"hf:{folder}", [name for name in missing if not name.startswith("pooler.")])
+    with reading(str(inner), f"hf:{folder}", LANGUAGE) as where:
+        tokenizer = AutoTokenizer.from_pretrained(**where)
+    limit = read_json_object(inner / "sentence_bert_config.json").get("max_seq_length")
+    limit = limit or tokenizer.model_max_length
+    rule = Reduction(limit if limit <= 2**20 else TOKENS, pooling, normalized)
+    used = torch_device(device)
+    model = model.float().eval().requires_grad_(False).to(used)
+
+    def forward(texts: Any) -> NDArray[np.float32]:
+        tokens = tokenizer(
+            list(texts), padding=True, truncation=True, max_length=rule.tokens, return_tensors="pt"
+        ).to(used)
+        with torch.inference_mode(), without_tf32():
+            hidden = model(**tokens).last_hidden_state
+            return rule.pool(hidden, tokens["attention_mask"]).cpu().numpy()
+
+    weights = {k: v for k, v in model.state_dict().items() if not k.startswith("pooler.")}
+    vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    digest = hashlib.sha256((hash_parameters(weights) + vocabulary).encode())
+    return Backbone(
+        name=f"hf:{folder}",
+        kind=f"hf:{model.config.model_type}/text",
+        out_features=model.config.hidden_size,
+        weights=digest.hexdigest(),
+        preprocess=rule,
+        forward=forward,
+        batch_size=max(8 * SMALL_BATCH, suitable_batch(used)),
+        takes="text",
+    )
+
+
+def _modules(folder: Path) -> tuple[Path, str, bool]:
+    """The folder of the network, the pooling, and whether vectors get unit norm."""
+    if not (folder / "modules.json").is_file():
+        return folder, MEAN, False
+    try:
+        modules = [
+            (m["type"].rpartition(".")[2], folder / m["path"])
+            for m in json.loads((folder / "modules.json").read_bytes())
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise Refused(f"{folder}/modules.json", "a list of modules", "other text") from None
+    places = dict(modules)
+    if other := [kind for kind in places if kind not in MODULES]:
+        raise Refused(f"{folder}/modules.json", f"the modules {', '.join(MODULES)}", other[0])
+    stated = read_json_object(places.get("Pooling", folder) / "config.json")
+    names = [
+        k.removeprefix(POOLING) for k, on in stated.items() if k.startswith(POOLING) and on is True
+    ]
+    if len(names) != 1 or names[0] not in POOLINGS:
+        raise Refused(
+            f"{folder}: pooling", f"one of {', '.join(POOLINGS)}", ", ".join(names) or "none"
+        )
+    return places.get("Transformer", folder), POOLINGS[names[0]], "Normalize" in places

@@ -144,14 +144,13 @@ class _Table:
     """The features of all training and test rows, filled as they are found or computed."""
 
     def __init__(self, items: ItemSet[Any], backbone: Backbone) -> None:
-        self.items, self.backbone = items, backbone
+        self.backbone = backbone
         self.missing: dict[bytes, list[int]] = {}
         """Rows without features, by the hash of their item."""
-        rows = len(items.train) + len(items.test)
-        for row in range(rows):
-            part, i = self._locate(row)
+        self.places = [(part, i) for part in (items.train, items.test) for i in range(len(part))]
+        for row, (part, i) in enumerate(self.places):
             self.missing.setdefault(hashlib.sha256(part.encoded(i)).digest(), []).append(row)
-        self.features = np.empty((rows, backbone.out_features), np.float32)
+        self.features = np.empty((len(self.places), backbone.out_features), np.float32)
         self.total = len(self.missing)
         self.seconds = 0.0
 
@@ -161,7 +160,7 @@ class _Table:
 
     def item(self, row: int) -> Any:
         """The pixels or the text of a row."""
-        part, i = self._locate(row)
+        part, i = self.places[row]
         return getattr(part, self.backbone.takes)(i)
 
     def fill(self, chunk: _Chunk) -> None:
@@ -172,10 +171,6 @@ class _Table:
                 self.features[rows] = features
                 used += 1
         self.seconds += chunk.seconds * used / max(len(chunk.images), 1)
-
-    def _locate(self, row: int) -> tuple[Any, int]:
-        n = len(self.items.train)
-        return (self.items.train, row) if row < n else (self.items.test, row - n)
 
 
 def _compute_chunks(table: _Table, batch_size: int, report: Progress) -> Iterator[_Chunk]:
@@ -215,19 +210,12 @@ def _pieces(items: list[Any], size: int) -> list[list[Any]]:
 
 def _chunk_folder(store: str | Path, source: Mapping[str, str]) -> Path:
     """The folder for features of this source, named by its hash. It is created if missing."""
-    folder = Path(store) / _key(source)
+    text = json.dumps(dict(source), sort_keys=True, indent=1).encode()
+    folder = Path(store) / hashlib.sha256(text).hexdigest()[:32]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (folder / "source.json").is_file():
-        write_atomically(folder / "source.json", _text(source).encode())
+        write_atomically(folder / "source.json", text)
     return folder
-
-
-def _text(source: Mapping[str, str]) -> str:
-    return json.dumps(dict(source), sort_keys=True, indent=1)
-
-
-def _key(source: Mapping[str, str]) -> str:
-    return hashlib.sha256(_text(source).encode()).hexdigest()[:32]
 
 
 def _write_chunk(folder: Path, chunk: _Chunk) -> None:
