@@ -80,12 +80,16 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  #
         if fresh:
             self._set(n, mean, squares)
         else:
-            self._set(*_combined(self._statistics(), (n, mean, squares)))
+            self._set(*self._combined(n, mean, squares))
         return self
 
-    def _statistics(self) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-        """Rows, means and sums of squared deviations from them."""
-        return self.n_samples_seen_, self.mean_, self._squares
+    def _combined(
+        self, m: float, other: NDArray[np.float64], more: NDArray[np.float64]
+    ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+        """Rows, means and sums of squared deviations of these and m other rows (Chan's formula)."""
+        n, gap = self.n_samples_seen_, other - self.mean_
+        squares = self._squares + more + gap**2 * (n * m / (n + m))
+        return n + m, self.mean_ + gap * (m / (n + m)), squares
 
     def _set(self, n: float, mean: NDArray[np.float64], squares: NDArray[np.float64]) -> None:
         self.n_samples_seen_, self.mean_, self._squares = n, mean, squares
@@ -140,7 +144,7 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  #
         total.n_features_in_ = self.n_features_in_
         if names[0]:
             total.feature_names_in_ = self.feature_names_in_
-        total._set(*_combined(self._statistics(), other._statistics()))
+        total._set(*self._combined(other.n_samples_seen_, other.mean_, other._squares))
         return total
 
     def to_json(self) -> str:
@@ -179,13 +183,3 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  #
             scaler.feature_names_in_ = np.array(names, dtype=object)
         scaler._set(n, mean, var * n)
         return scaler
-
-
-Statistics = tuple[float, NDArray[np.float64], NDArray[np.float64]]
-
-
-def _combined(a: Statistics, b: Statistics) -> Statistics:
-    """Chan's formula for rows, means and sums of squared deviations."""
-    (n, mean, squares), (m, other, more) = a, b
-    gap = other - mean
-    return n + m, mean + gap * (m / (n + m)), squares + more + gap**2 * (n * m / (n + m))

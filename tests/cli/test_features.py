@@ -92,7 +92,7 @@ def test_errors_of_the_features_command_are_one_line(features, images, model):
     for arguments, word in (
         (("cifar10",), "did you mean 'cifar100'"),
         ((str(images), "--backbone", "efficientnet"), "did you mean 'efficientnet_lite0'"),
-        ((str(images), "--backbone", model, "--mean", "1,2"), "--mean: expected three numbers"),
+        ((str(images), "--backbone", model, "--mean", "1,2"), "--mean: expected 3 numbers"),
         ((str(images), "--backbone", model, "--out", "x/y.npz"), "does not exist"),
     ):
         code, _, err = features(*arguments)

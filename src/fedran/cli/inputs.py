@@ -29,7 +29,7 @@ from fedran.core.errors import Refused, printable, shortened
 from fedran.core.fingerprint import Fingerprint, columns_hash, require_columns, require_scaler
 from fedran.data.catalogue import load_images
 from fedran.data.images import COLUMN, LINES, ItemSet, Range, is_text, load_texts
-from fedran.data.rows import Rows, column_order
+from fedran.data.rows import Rows, column_order, is_number
 from fedran.wire.files import require_file
 
 SCALER = "a scaler as JSON, which the method to_json writes"
@@ -58,16 +58,10 @@ def numbers(option: str, text: str | None, n: int) -> tuple[float, ...] | None:
     """The numbers a,b,... of an option."""
     if text is None:
         return None
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if len(found) != n or not np.isfinite(found).all():
-        form = ",".join("abc"[:n])
-        raise ValueError(
-            f"{option}: expected {('two', 'three')[n - 2]} numbers {form}, got {text!r}"
-        )
-    return found
+    found = [float(part) for part in text.split(",") if is_number(part)]
+    if len(found) != text.count(",") + 1 or len(found) != n or not np.isfinite(found).all():
+        raise ValueError(f"{option}: expected {n} numbers {','.join('abc'[:n])}, got {text!r}")
+    return tuple(found)
 
 
 def value_range(text: str | None) -> Range | None:

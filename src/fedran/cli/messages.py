@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from numpy.typing import NDArray
@@ -44,18 +44,13 @@ KIND = typer.Option(help="cosine or hellinger (default: as the features say, els
 SCALER = typer.Option(help="A scaler as JSON, which scales the columns of a table.")
 
 
-class Labelled(NamedTuple):
-    """What a message is made of."""
+def read_labelled(
+    path: Path, label: str, kind: Kind | None, scaler: Path | None
+) -> tuple[NDArray[Any], list[Any], fedran.KernelFeatures]:
+    """Training rows of a file, scaled and with columns in the order of their names, and labels.
 
-    Z: NDArray[Any]
-    y: list[Any]
-    kind: Kind
-    bias: bool
-    source: dict[str, Any]
-
-
-def read_labelled(path: Path, label: str, kind: Kind | None, scaler: Path | None) -> Labelled:
-    """The training rows of a file, scaled, with their columns in the order of their names."""
+    And what gives these rows unit norm.
+    """
     parts = read_parts(require_file(path, READABLE), label)
     rows = parts["train"] if "train" in parts else parts["test"]
     require_labelled(path, rows, None)
@@ -79,7 +74,7 @@ def read_labelled(path: Path, label: str, kind: Kind | None, scaler: Path | None
         Z = in_order(scale, names).standardize(Z)
     elif text := unequal_scales(Z, names, kind):
         say(f"{path.name}: {text}; scale them at all sites alike, see --scaler")
-    return Labelled(Z, rows.y, kind, scale is not None, source)
+    return Z, rows.y, fedran.KernelFeatures(Z.shape[1], kind, scale is not None, source)
 
 
 def condense(
@@ -103,10 +98,9 @@ def condense(
     that leaves the site. Of features with training and test rows, the former are taken.
     """
     path = require_new(out or Path(f"{rows.stem}.fedran"), overwrite, rows)
-    given = read_labelled(rows, label, kind, scaler)  # type: ignore[arg-type]
-    phi = fedran.KernelFeatures(given.Z.shape[1], given.kind, given.bias, given.source)
+    Z, y, phi = read_labelled(rows, label, kind, scaler)  # type: ignore[arg-type]
     with refusals_name_file(rows):
-        points = fedran.condense(phi(given.Z), given.y, group_size, min_group, phi.fingerprint)
+        points = fedran.condense(phi(Z), y, group_size, min_group, phi.fingerprint)
     if points.withheld:
         names = shortened([f"{printable(str(c), 40)} ({n})" for c, n in points.withheld.items()], 8)
         say(f"classes with fewer than {min_group} rows are left out: {names}")
@@ -138,12 +132,12 @@ def summarize(
     same bytes: use summaries where only sums may be seen.
     """
     path = require_new(out or Path(f"{rows.stem}.fedran"), overwrite, rows)
-    given = read_labelled(rows, label, kind, scaler)  # type: ignore[arg-type]
+    Z, y, unit = read_labelled(rows, label, kind, scaler)  # type: ignore[arg-type]
     phi = fedran.RandomFeatures(
-        given.Z.shape[1], out_features, given.kind, seed, given.bias, given.source
+        unit.in_features, out_features, unit.kind, seed, unit.bias, unit.source
     )
     with refusals_name_file(rows):
-        made = fedran.summarize(phi(given.Z), given.y, rank, fingerprint=phi.fingerprint)
+        made = fedran.summarize(phi(Z), y, rank, fingerprint=phi.fingerprint)
     size = fedran.save(made, path)
     what = f"{sum(made.counts):,} rows of {len(made.classes)} classes, rank {made.rank}"
     _made(path, size, what, rows)

@@ -228,8 +228,8 @@ def _extracted(
 
     named, stated = str(head.fields.get("backbone", "")), head.fields.get("range")
     if not named:
-        hint = "make the rows as for the messages of the head"
-        raise Refused(str(path), "rows of features: the head names no backbone", "others", hint)
+        what = "rows of features, because the head names no backbone"
+        raise Refused(str(path), what, "images or texts", "make rows as those of its messages")
     if backbone is None and named != EFFICIENTNET:
         hint = "name its file or folder with --backbone, as for `fedran features`"
         raise Refused(str(path), f"the backbone of the head, {printable(named, 80)}", "none", hint)

@@ -300,7 +300,7 @@ def _split_columns(
             text = [n for n, v in cells if isinstance(v, str) and v.strip() and not is_number(v)]
             raise Refused(
                 path.name,
-                f"one column {printable(name, 60)}{nearest(name, set(names) - {name})}",
+                f"one column {printable(name, 60)}{nearest(name, set(text or names) - {name})}",
                 f"the columns {shortened(names, 12)}",
                 hint.format(printable(text[0] if text else "COLUMN", 60)),
             )
