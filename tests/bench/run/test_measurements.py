@@ -9,7 +9,6 @@ from fedran.paper import prototype_labels
 from fedran_bench.methods.protocol import ClientData, Spec
 from fedran_bench.methods.registry import make_method
 from fedran_bench.run.runner import PreparedJob, run
-from fedran_bench.streams import make_stream
 from helpers.bench.wanderer import CLIENTS, ROUNDS, Wanderer, labels_of
 
 
@@ -50,11 +49,6 @@ def test_drift_is_the_mean_distance_of_reference_rows_from_their_first_features(
     moved = np.mean([np.linalg.norm(b - a) for a, b in zip(first, second, strict=True)])
     assert result.drift == [0.0, pytest.approx(moved)]
     assert moved > 0.1
-
-
-def test_drift_of_a_single_task_is_zero(dataset):
-    one = make_stream(dataset.y_train, n_tasks=1, n_clients=2, beta=1.0, seed=0)
-    assert run(PreparedJob("wanderer", Wanderer(), dataset, one)).drift == [0.0]
 
 
 def test_frozen_methods_report_no_drift(dataset, stream):
