@@ -20,7 +20,7 @@ from fedran.federation.flower.programs import server_executor
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.masking.attempt import Stage, unpack_parts
 from fedran.federation.secure.masking.contribution import sum_to_summary
-from fedran.federation.secure.server.cohorts import make_content
+from fedran.federation.secure.server.open_sum import make_content
 from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.server.store.store import Store
 from helpers.federation import dishonest_server

@@ -60,7 +60,7 @@ LEAST_LIMIT = 64 * 2**20  # bytes of an envelope, unless the budget is higher
 
 # Secure sums
 MIN_SITES = 3  # of a sum: with two, each could subtract its own rows
-MAX_SITES = 128  # of a sum: a site computes one mask per peer; more sites form several sums
+MAX_SITES = 128  # of a sum: a site computes one mask per peer
 MAX_CLIENTS = 1000  # of a pinned roster
 MAX_NUMBERS = 2**26 - 2**18  # of a vector: 255 MiB, which fits the largest message
 

@@ -14,7 +14,7 @@ from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.limits import MAX_CONTENTS
 from fedran.federation.secure.masking.attempt import Request, Stage
 from fedran.federation.secure.server import secure_round
-from fedran.federation.secure.server.cohorts import make_attempt, make_content
+from fedran.federation.secure.server.open_sum import make_attempt, make_content
 from fedran.federation.secure.site.participant import CANNOT_ADD, NoContribution, Participant
 from fedran.federation.secure.site.pinning import PinnedRoster
 from fedran.federation.site.settings import SitePaths, SiteSettings
