@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fedran.cli.federation import app
 from fedran.federation.flower.serverapp import FlowerNetwork
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.secure.masking.attempt import unpack_parts
 from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.server.round.messenger import Messenger
 from fedran.federation.server.round.round import Round
@@ -125,7 +126,7 @@ def test_the_server_never_sees_a_vector(three):
         for name in three.names:
             path = three.files(name).path("may", "vector")
             if path.is_file():
-                vectors[name] = path.read_bytes()
+                vectors[name] = unpack_parts("secure contribution", path.read_bytes())[1]["vector"]
         return body
 
     assert three.run("may", nodes={i: three.node(n, watch) for i, n in enumerate(three.names)})

@@ -129,7 +129,7 @@ def test_classes_can_be_added_and_not_taken_away(three):
     assert len({len(vector) for vector in made}) > 1
     with pytest.raises(Refused, match="at least the classes of the last request"):
         advertise(three, 20)
-    with pytest.raises(Refused, match="expected one of the first 10 for this task, got another"):
+    with pytest.raises(Refused, match="expected one of the first 10 for this task"):
         advertise(three, 21, classes=[*range(30), "new"])
 
 
@@ -145,7 +145,7 @@ def test_a_server_cannot_ask_with_one_sketch_or_feature_map_after_the_other(thre
     for number in range(1, MAX_CONTENTS + 1):
         advertise(three, number, seed=number)
         advertise(three, number, seed=number)
-    with pytest.raises(Refused, match="expected one of the first 10 for this task, got another"):
+    with pytest.raises(Refused, match="expected one of the first 10 for this task"):
         advertise(three, 11, seed=11)
     advertise(three, 12, seed=3)
 

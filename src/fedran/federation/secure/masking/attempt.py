@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -20,7 +21,7 @@ from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.identity import SiteKey, check_public, is_signed
 from fedran.federation.protocol.limits import MAX_ATTEMPT_NUMBER, MAX_NUMBERS, MAX_SITES, MIN_SITES
 from fedran.wire.container import pack, unpack
-from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
+from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Header, Limits
 
 PURPOSE = "fedran secure sum 1"
 """Part of every signed text and every derived key."""
@@ -294,6 +295,24 @@ def unpack_parts(
         parts[name] = data[start : start + length]
         start += length
     return header, parts
+
+
+def pack_groups(
+    kind: str, fields: Mapping[str, Any], groups: Mapping[str, Mapping[Any, bytes]]
+) -> bytes:
+    """JSON fields and groups of named byte strings, for a state file."""
+    parts = {f"{group}:{name}": part for group, of in groups.items() for name, part in of.items()}
+    return pack_parts(kind, fields, parts)
+
+
+def unpack_groups(kind: str, blob: bytes) -> tuple[Header, defaultdict[str, dict[str, bytes]]]:
+    """Inverse of ``pack_groups``. A damaged file is refused."""
+    header, parts = unpack_parts(kind, blob, FILE_LIMITS)
+    groups: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
+    for name, part in parts.items():
+        group, _, rest = name.partition(":")
+        groups[group][rest] = part
+    return header, groups
 
 
 def check_parts(parts: Mapping[str, bytes], length: int, expected: Iterable[str]) -> None:

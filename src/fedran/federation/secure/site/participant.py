@@ -7,7 +7,6 @@ its contribution, the sums over a task's rows as integers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from fedran.federation.secure.masking import masking
 from fedran.federation.secure.masking.attempt import Attempt, Request, SiteIdentity, Stage, helpers
 from fedran.federation.secure.masking.contribution import Content, encode_contribution
 from fedran.federation.secure.site.pinning import PinnedRoster, read_clients
-from fedran.federation.secure.site.sum_files import SumFiles, made_for, spent_epsilon
+from fedran.federation.secure.site.sum_files import SumFiles, made_for
 from fedran.federation.site.failures import NoContribution, text_for_server, time_limit
 from fedran.federation.site.pseudo_labels import MappedRows, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
@@ -103,11 +102,22 @@ class Participant:
         note = self.files.note(offer.task)
         if note.get("refused"):
             raise NoContribution(CANNOT_ADD)
-        limits = [content.max_rows, *content.classes]
         asked = sorted({*note.get("asked", []), made_for(attempt)})
+        max_rows, *classes = note.get("limits", [content.max_rows])
         if content.noise is None:
-            _check_questions(asked, limits, note.get("limits", limits))
+            # Whether rows fit is one bit about them. A server that could ask with one limit after
+            # the other would find out their number and classes, and with one sketch after the other
+            # the size of their Gram. With noise, no refusal depends on the rows. Classes may be
+            # added: labels that were listed still are, so the answer tells nothing new.
+            grows = max_rows == content.max_rows and set(classes) <= set(content.classes)
+            if not grows or len(asked) > MAX_CONTENTS:
+                known = (
+                    f"one of the first {MAX_CONTENTS} for this task, with the max_rows and at "
+                    "least the classes of the last request"
+                )
+                raise Refused("content", known, "another", "use a new task id")
         self._make(offer, attempt, content)
+        limits = [content.max_rows, *content.classes]
         self.files.set_note(offer.task, limits=limits, asked=asked)
 
     def _make(self, offer: Offer, attempt: Attempt, content: Content) -> None:
@@ -151,11 +161,11 @@ class Participant:
         """
         if budget is None:
             return
-        limits, sent = self.limits, {**self.files.sent(), task: budget}
+        limits = self.limits
         row = gaussian_epsilon(budget.mu, limits.max_delta)
+        person = self.files.spent(limits.max_delta, {task: budget})
         _require_at_most("epsilon of the task's rows", row, limits.max_epsilon)
         if limits.max_total_epsilon is not None:
-            person = spent_epsilon(sent, limits.max_delta)
             what = "epsilon of a person with one row in every task"
             _require_at_most(what, person, limits.max_total_epsilon)
 
@@ -163,23 +173,6 @@ class Participant:
 def _require_at_most(what: str, given: float, most: float) -> None:
     if given > most * (1 + 1e-9):
         raise Refused(what, f"at most {most:g}, as this site's settings demand", f"{given:.4g}")
-
-
-def _check_questions(asked: Sequence[str], limits: list[Any], before: list[Any]) -> None:
-    """Refuse to try one content after the other.
-
-    Whether rows fit is one bit about them. A server that could ask with one limit after the other
-    would find out their number and classes, and with one sketch after the other the size of their
-    Gram. With noise, no refusal depends on the rows. Classes may be added to the list: labels that
-    were in it still are, so the answer tells nothing new.
-    """
-    hint = "use a new task id"
-    if limits[0] != before[0] or not set(before[1:]) <= set(limits[1:]):
-        expected = "the max_rows and at least the classes of the last request for this task"
-        raise Refused("content", expected, "others", hint)
-    if len(asked) > MAX_CONTENTS:
-        expected = f"one of the first {MAX_CONTENTS} for this task"
-        raise Refused("content", expected, "another", hint)
 
 
 def make_contribution(site: Site, offer: Offer, content: Content) -> NDArray[np.uint32]:
