@@ -30,7 +30,6 @@ from fedran.federation.secure.masking import unmasking
 from fedran.federation.secure.masking.attempt import (
     Attempt,
     Stage,
-    pack_parts,
     roster_digest,
     unpack_parts,
 )
@@ -38,6 +37,7 @@ from fedran.federation.secure.masking.contribution import Content, sum_to_summar
 from fedran.federation.secure.masking.unmasking import ServerState
 from fedran.federation.server.store.store import Store
 from fedran.wire.codec import encode
+from fedran.wire.container import pack
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import FILE_LIMITS, Header
 
@@ -211,7 +211,7 @@ class OpenSum:
             "refused": sorted(self.refused),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self.path, pack_parts("open sum", note, {"state": state.to_bytes()}))
+        write_atomically(self.path, pack("open sum", note, {"state": state.to_bytes()}))
 
 
 def receive_sum(store: Store, opened: OpenSum, total: NDArray[np.uint32]) -> Receipt:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, check_id, printable
 from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.protocol.receipts import Code, Receipt
-from fedran.federation.secure.masking.attempt import Attempt, Stage, pack_parts, unpack_parts
+from fedran.federation.secure.masking.attempt import Attempt, Stage, unpack_parts
 from fedran.federation.secure.masking.contribution import Noise
 from fedran.federation.secure.masking.masking import SiteState
+from fedran.wire.container import pack
 from fedran.wire.files import read_json_object, write_atomically
 from fedran.wire.validation import FILE_LIMITS
 
@@ -84,7 +85,7 @@ class SumFiles:
         fields = {"made_for": made_for(attempt), "noise": spends}
         parts = {"vector": vector.astype("<u4", copy=False).tobytes()}
         path = self.path(attempt.task, "vector")
-        write_atomically(path, pack_parts("secure contribution", fields, parts))
+        write_atomically(path, pack("secure contribution", fields, parts))
 
     def vector(self, attempt: Attempt) -> tuple[NDArray[np.uint32], Budget | None]:
         """The contribution that was made for an attempt, and what its rows spend.
