@@ -192,7 +192,7 @@ def test_a_site_whose_file_is_damaged_refuses_that_task_and_no_other(three):
 def test_a_server_that_knows_older_attempts_than_the_sites_needs_a_new_task_id(three):
     """As after the restore of an old backup."""
     three.run("may", three.names[:2])
-    three.run("may", three.names[:2], sketch=16)
+    three.run("may", three.names[:2])
     with three.store() as store:
         assert json.loads(store.database.fact("attempts"))["may"] == 2
         store.database.set_fact("attempts", "{}")

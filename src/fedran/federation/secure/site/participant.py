@@ -20,13 +20,13 @@ from fedran.core.labels import encode_labels
 from fedran.core.private.dp import Budget, Mechanism, gaussian_epsilon
 from fedran.core.private.sketch_sums import sketch_sums
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.limits import BATCH_ROWS, MAX_CONTENTS
+from fedran.federation.protocol.limits import BATCH_ROWS, MAX_SITES
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.secure.masking import masking
 from fedran.federation.secure.masking.attempt import Attempt, Request, SiteIdentity, Stage, helpers
 from fedran.federation.secure.masking.contribution import Content, encode_contribution
 from fedran.federation.secure.site.pinning import PinnedRoster, read_clients
-from fedran.federation.secure.site.sum_files import SumFiles, made_for
+from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.site.failures import NoContribution, text_for_server, time_limit
 from fedran.federation.site.pseudo_labels import MappedRows, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
@@ -98,27 +98,23 @@ class Participant:
             length=content.length(fingerprint),
         )
         expected.require(attempt)
+        if content.sites != min(len(self.identity.roster), MAX_SITES):
+            raise Refused("sites of the sum", "those of the roster", content.sites)
         self._check_limits(offer, attempt, content)
         note = self.files.note(offer.task)
         if note.get("refused"):
             raise NoContribution(CANNOT_ADD)
-        asked = sorted({*note.get("asked", []), made_for(attempt)})
-        max_rows, *classes = note.get("limits", [content.max_rows])
-        if content.noise is None:
-            # Whether rows fit is one bit about them. A server that could ask with one limit after
-            # the other would find out their number and classes, and with one sketch after the other
-            # the size of their Gram. With noise, no refusal depends on the rows. Classes may be
-            # added: labels that were listed still are, so the answer tells nothing new.
-            grows = max_rows == content.max_rows and set(classes) <= set(content.classes)
-            if not grows or len(asked) > MAX_CONTENTS:
-                known = (
-                    f"one of the first {MAX_CONTENTS} for this task, with the max_rows and at "
-                    "least the classes of the last request"
-                )
-                raise Refused("content", known, "another", "use a new task id")
+        asked = [attempt.fingerprint, content.max_rows, content.sketch, content.seed]
+        first, classes = note.get("asked", [asked, []])
+        # Whether rows fit is one bit about them. A server that could ask with one limit after the
+        # other would find out their number and classes, and with one sketch after the other the
+        # size of their Gram. With noise, no refusal depends on the rows. Classes may be added:
+        # labels that were listed still are, so the answer tells nothing new.
+        if content.noise is None and (asked != first or not set(classes) <= set(content.classes)):
+            known = "that of the first request for this task, or more classes"
+            raise Refused("content", known, "another", "use a new task id")
         self._make(offer, attempt, content)
-        limits = [content.max_rows, *content.classes]
-        self.files.set_note(offer.task, limits=limits, asked=asked)
+        self.files.set_note(offer.task, asked=[asked, content.classes])
 
     def _make(self, offer: Offer, attempt: Attempt, content: Content) -> None:
         """Make the contribution, or note for good that the rows do not fit."""

@@ -63,9 +63,9 @@ class SumFiles:
     def note(self, task: str) -> dict[str, Any]:
         """What is known about a task; empty before the first attempt. A damaged one is refused.
 
-        ``asked`` and ``limits``: for what contributions were made; or why one was ``refused``; the
-        noise, as epsilon and delta, of the vector that was ``sent``; ``code``, ``digest`` and
-        ``reason`` of the receipt.
+        ``asked``: for what contributions were made, and the last class list; or why one was
+        ``refused``; the noise, as epsilon and delta, of the vector that was ``sent``; ``code``,
+        ``digest`` and ``reason`` of the receipt.
         """
         path = self.path(task, "note")
         found = read_json_object(path)
