@@ -85,7 +85,7 @@ class Participant:
         return answer
 
     def _prepare(self, offer: Offer, attempt: Attempt, given: object) -> None:
-        """Make the contribution for an attempt.
+        """Make the contribution for an attempt, or note for good that the rows do not fit.
 
         Whatever the attempt says about the task must agree with the offer and the content.
         """
@@ -113,24 +113,19 @@ class Participant:
         if content.noise is None and (asked != first or not set(classes) <= set(content.classes)):
             known = "that of the first request for this task, or more classes"
             raise Refused("content", known, "another", "use a new task id")
-        self._make(offer, attempt, content)
-        self.files.set_note(offer.task, asked=[asked, content.classes])
-
-    def _make(self, offer: Offer, attempt: Attempt, content: Content) -> None:
-        """Make the contribution, or note for good that the rows do not fit."""
-        task, files = offer.task, self.files
         try:
             with time_limit(self.limits.seconds):
                 vector = make_contribution(Site.load(self.file), offer, content)
         except NoRows:
             raise
         except (Exception, SystemExit) as reason:
-            asked = f"max_rows {content.max_rows} and {len(content.classes)} classes"
-            why = f"{text_for_server(reason, self.file.parent)}; the server asked with {asked}"
-            log.error("task %s refused: %s", task, why)
-            files.set_note(task, refused=why)
+            limits = f"max_rows {content.max_rows} and {len(content.classes)} classes"
+            why = f"{text_for_server(reason, self.file.parent)}; the server asked with {limits}"
+            log.error("task %s refused: %s", offer.task, why)
+            self.files.set_note(offer.task, refused=why)
             raise NoContribution(CANNOT_ADD) from None
-        files.put_vector(attempt, vector, content.noise)
+        self.files.put_vector(attempt, vector, content.noise)
+        self.files.set_note(offer.task, asked=[asked, content.classes])
 
     def _check_limits(self, offer: Offer, attempt: Attempt, content: Content) -> None:
         """Refuse more features, or less noise, than this site's settings allow.
@@ -201,10 +196,7 @@ def make_contribution(site: Site, offer: Offer, content: Content) -> NDArray[np.
 
 
 def private_contribution(
-    mechanism: Mechanism,
-    H: MappedRows,
-    y: list[Any],
-    content: Content,
+    mechanism: Mechanism, H: MappedRows, y: list[Any], content: Content
 ) -> NDArray[np.uint32]:
     """The sums of all rows of the listed classes and this site's share of the noise, modulo 2^32.
 
