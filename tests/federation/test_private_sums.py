@@ -151,16 +151,6 @@ def test_a_sum_that_was_opened_before_others_spent_the_budget(tmp_path, monkeypa
     assert [charge.task for charge in ledger] == [upload.task for upload in uploads] == ["june"]
 
 
-def test_rows_that_have_spent_their_budget_are_in_no_second_sum(trial):
-    """The sum was revealed and then lost, as when an old backup of the uploads is restored."""
-    trial.run("may")
-    with trial.store() as store:
-        store.database.sql.execute("DELETE FROM uploads")
-    trial.run("may")
-    counts, ledger, _ = trial.learned()
-    assert (counts, len(ledger)) == ({}, 1)
-
-
 def test_sums_that_were_revealed_without_noise_stay_in_the_ledger(tmp_path, monkeypatch):
     """Their rows have no guarantee, also after the sums were forgotten and noise is added."""
     trial = SecureFederation(tmp_path, monkeypatch)

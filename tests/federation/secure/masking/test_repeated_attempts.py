@@ -44,14 +44,6 @@ class TestAttempts:
         with pytest.raises(Refused, match="number of the attempt"):
             new.answer("s00", request)
 
-    def test_a_site_whose_sum_was_revealed_takes_part_in_no_other_one(self):
-        """The difference of two sums could be one site's vector."""
-        first = made_cohort(6).run()
-        second = first.another_attempt()
-        for client in second.server.asked:
-            with pytest.raises(Refused, match="one sum only; give them a new task id"):
-                second.ask(client)
-
     @given(st.data())
     @settings(max_examples=15, deadline=None)
     def test_no_two_sums_of_a_task_share_a_site(self, data):

@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,15 +101,11 @@ def read_file(path: Path) -> tuple[Header, bytes]:
 class OpenSum:
     """An attempt that is under way, or that waits for sites."""
 
-    path: Path
+    store: Store
     state: ServerState
     content: Content
     until: float
     """When the present stage ends without the sites that have not answered."""
-    seconds: float
-    """How long each stage after the first waits for a site."""
-    report: Callable[..., None]
-    """Notes an event, such as the end of a stage: its name and its fields."""
     idle: bool = False
     """Whether this run waits no longer for it."""
     refused: dict[str, str] = field(default_factory=dict)
@@ -118,23 +114,15 @@ class OpenSum:
     """Whether answers came since the state was written."""
 
     @classmethod
-    def load(
-        cls, path: Path, until: float, seconds: float, report: Callable[..., None]
-    ) -> OpenSum | None:
+    def load(cls, store: Store, task: str, until: float) -> OpenSum | None:
         """The attempt of an earlier run; None if no site can have sent a vector for one."""
+        path = store.folder / FOLDER / f"{task}.sum"
         if not path.is_file():
             return None
         try:
             header, state = read_file(path)
-            found = cls(
-                path,
-                ServerState.from_bytes(state),
-                Content.read(header.get("content")),
-                until,
-                seconds,
-                report,
-                unsaved=False,
-            )
+            content = Content.read(header.get("content"))
+            found = cls(store, ServerState.from_bytes(state), content, until, unsaved=False)
         except (Refused, OSError) as reason:
             log.warning("%s cannot be continued: %s", path.name, reason)
             path.unlink()
@@ -145,6 +133,11 @@ class OpenSum:
     def attempt(self) -> Attempt:
         """What the sites agree on."""
         return self.state.attempt
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        return self.store.folder / FOLDER / f"{self.attempt.task}.sum"
 
     @property
     def name(self) -> str:
@@ -166,7 +159,7 @@ class OpenSum:
         """Note that a site does not take part in the present stage, so nobody waits for it."""
         self.refused[client] = reason
         who = {"stage": str(self.state.stage), "client": client, "reason": reason}
-        self.report("sum", name=self.name, state="refused", **who)
+        self.store.events.write("sum", name=self.name, state="refused", **who)
 
     def advance(self, now: float, expected: Collection[str]) -> NDArray[np.uint32] | None:
         """End every stage that is complete or whose time is over; the total once it is known.
@@ -184,8 +177,9 @@ class OpenSum:
                 self.idle = self.unsaved = True
                 break
             self.state = unmasking.close(self.state)
-            self.until, self.refused, self.unsaved = now + self.seconds, {}, True
-            self.report("sum", name=self.name, state="stage", stage=str(stage), clients=answered)
+            self.until, self.refused = now + self.store.settings.exchange_seconds, {}
+            self.unsaved, told = True, {"stage": str(stage), "clients": answered}
+            self.store.events.write("sum", name=self.name, state="stage", **told)
             log.info("secure sum %s: %s, %d sites", self.name, stage, len(answered))
         if self.unsaved:
             self.save()
@@ -195,7 +189,7 @@ class OpenSum:
         """Give up. The server knows no vector; another attempt has other masks."""
         again = "" if self.state.stage in BEFORE_VECTORS else f"; {NEW_TASK}"
         log.warning("%s: no sum: %s%s", self.name, reason, again)
-        self.report("sum", name=self.name, state="failed", reason=reason)
+        self.store.events.write("sum", name=self.name, state="failed", reason=reason)
 
     def save(self) -> None:
         """Write the state, and what people may want to know."""

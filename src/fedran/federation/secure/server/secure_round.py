@@ -37,7 +37,6 @@ from fedran.federation.secure.masking import unmasking
 from fedran.federation.secure.masking.attempt import AttemptFailed, Stage, roster_digest
 from fedran.federation.secure.server.budget import charge, over_budget
 from fedran.federation.secure.server.open_sum import (
-    FOLDER,
     OpenSum,
     make_attempt,
     make_content,
@@ -78,7 +77,7 @@ class SecureRound(Round):
         if offer is None:
             return "complete"
         limit, next_progress = start + quorum.deadline, start + FIRST_PROGRESS
-        self.task, self.path = task, self.store.folder / FOLDER / f"{task}.sum"
+        self.task = task
         self._resume(limit)
         while True:
             self.decided = self._decisions()
@@ -141,9 +140,8 @@ class SecureRound(Round):
 
         If the task has had its sum, the log names the sites that need a new task id.
         """
-        seconds = self.settings.exchange_seconds
-        until = max(limit, time.monotonic() + seconds)
-        self.sum = OpenSum.load(self.path, until, seconds, self.store.events.write)
+        until = max(limit, time.monotonic() + self.settings.exchange_seconds)
+        self.sum = OpenSum.load(self.store, self.task, until)
         decided = self._decisions()
         if self.sum is not None:
             if set(decided.values()) == {Code.DUPLICATE}:
@@ -167,14 +165,13 @@ class SecureRound(Round):
             log.error("task %s is refused: %s", self.task, reason)
             self.store.events.write("sum", name=self.task, state="over budget", reason=reason)
             return
-        seconds = self.settings.exchange_seconds
         if self.attempts:  # everyone has to answer the first stage again
-            limit = max(limit, time.monotonic() + seconds)
+            limit = max(limit, time.monotonic() + self.settings.exchange_seconds)
         self.attempts += 1
         content = make_content(self.store, self.task)
         attempt = make_attempt(self.store, self.task, next_number(self.store, self.task), content)
         state = unmasking.start(attempt, self.store.roster.clients)
-        self.sum = OpenSum(self.path, state, content, limit, seconds, self.store.events.write)
+        self.sum = OpenSum(self.store, state, content, limit)
         self.sum.save()
 
     def _close(self, reason: str = "") -> None:
@@ -182,7 +179,7 @@ class SecureRound(Round):
         assert self.sum is not None
         if reason:
             self.sum.fail(reason)
-        self.path.unlink(missing_ok=True)
+        self.sum.path.unlink(missing_ok=True)
         self.sum = None
 
     def _ask(self, offer: dict[str, Any], limit: float) -> None:
