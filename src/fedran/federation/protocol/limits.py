@@ -9,7 +9,6 @@ from __future__ import annotations
 # New heads
 FALSE_ALARMS = 0.001  # of an honest round: all tests of all sites and classes together
 MORE_WRONG = 0.25  # of its points, by which an honest site may differ (results/attacks.md)
-MEAN_FEATURES = 512  # of the class means of summaries that are compared: 2 KiB per class
 LEAST_SITES = 3  # with which sites are compared: of two, nobody knows which one is wrong
 MAX_HEADS = 9  # that a site tests for one message: the head, and those without one site
 TEST_SECONDS = 90.0  # until sites have tested heads: later counts are left out
@@ -30,7 +29,6 @@ MAX_ATTEMPTS = 3  # at one secure sum in a run: a later run may try again
 # Sites
 RESEND_SECONDS = 3600.0  # until a refused upload is sent again: somebody may change a setting
 MESSAGE_BYTES = 16 * 2**20  # of envelopes in one message: the server asks for the rest
-MAX_CONTENTS = 10  # requests per task that a site answers: each tells whether rows fit
 BATCH_ROWS = 512  # whose random features are made at a time where memory is short
 
 # What a message may contain: far above any use, and small enough to be read without harm
@@ -60,7 +58,7 @@ LEAST_LIMIT = 64 * 2**20  # bytes of an envelope, unless the budget is higher
 
 # Secure sums
 MIN_SITES = 3  # of a sum: with two, each could subtract its own rows
-MAX_SITES = 128  # of a sum: a site computes one mask per peer; more sites form several sums
+MAX_SITES = 128  # of a sum: a site computes one mask per peer
 MAX_CLIENTS = 1000  # of a pinned roster
 MAX_NUMBERS = 2**26 - 2**18  # of a vector: 255 MiB, which fits the largest message
 

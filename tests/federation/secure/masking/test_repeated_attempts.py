@@ -44,14 +44,6 @@ class TestAttempts:
         with pytest.raises(Refused, match="number of the attempt"):
             new.answer("s00", request)
 
-    def test_a_site_whose_sum_was_revealed_takes_part_in_no_other_one(self):
-        """The difference of two sums could be one site's vector."""
-        first = made_cohort(6).run()
-        second = first.another_attempt()
-        for client in second.server.asked:
-            with pytest.raises(Refused, match="one sum only; give them a new task id"):
-                second.ask(client)
-
     @given(st.data())
     @settings(max_examples=15, deadline=None)
     def test_no_two_sums_of_a_task_share_a_site(self, data):
@@ -92,7 +84,7 @@ class TestAttempts:
     def test_an_attempt_whose_secrets_were_deleted_is_not_answered(self, stage):
         cohort = made_cohort(4).run(until=stage)
         state = cohort.states["s00"]
-        cohort.states["s00"] = replace(state, secrets={}, held={}, participants={})
+        cohort.states["s00"] = replace(state, secrets={}, held={})
         with pytest.raises(Refused, match="one that is under way at this site, got one that has"):
             cohort.ask("s00")
 

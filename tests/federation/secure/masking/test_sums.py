@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -78,13 +76,3 @@ def test_fifty_sites_with_dropouts_at_every_exchange():
     cohort.run(drops)
     assert len(cohort.server.survivors) == 41
     np.testing.assert_array_equal(unmasking.unmask(cohort.server), cohort.plain_sum())
-
-
-def test_a_new_attempt_sums_again_with_fresh_masks():
-    first = made_cohort(3, 64).run(until=Stage.MASK)
-    answers = {c: first.ask(c) for c in first.server.asked}
-    second = replace(first.another_attempt(), states={}).run()
-    np.testing.assert_array_equal(unmasking.unmask(second.server), second.plain_sum())
-    for client, answer in answers.items():
-        again = second.states[client].answers[Stage.MASK]
-        assert again != answer

@@ -1,5 +1,7 @@
 """Every decision about an upload has its own code."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("cryptography")
@@ -7,7 +9,8 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code
-from helpers.federation.made_federation import SUMMARIES, D, Sites, summary, upload
+from fedran.federation.server.store import admission
+from helpers.federation.made_federation import SUMS, D, Sites, upload
 
 
 @pytest.fixture(scope="module")
@@ -16,8 +19,9 @@ def sites():
 
 
 @pytest.fixture
-def store(sites, tmp_path):
-    found = sites.store(tmp_path / "state", classes_per_site=3)
+def store(sites, tmp_path, monkeypatch):
+    monkeypatch.setattr(admission, "DEFAULT_LIMITS", replace(admission.DEFAULT_LIMITS, classes=3))
+    found = sites.store(tmp_path / "state")
     found.tasks = frozenset({"may"})
     assert found.receive(sites.envelope("site-2", "may", upload(1))).code == Code.ACCEPTED
     yield found
@@ -53,7 +57,7 @@ def test_a_client_that_is_not_in_the_roster_is_refused_as_unknown(store):
 
 
 def test_rows_that_are_in_through_a_sum_are_a_conflict(sites, tmp_path):
-    store = sites.store(tmp_path / "sums", **SUMMARIES)
+    store = sites.store(tmp_path / "sums", **SUMS)
     assert store.receive(sites.secure_sum(1, "may", ["site-1"])).settled
-    assert store.receive(sites.envelope("site-1", "may", summary(1))).code == Code.CONFLICT
+    assert store.receive(sites.secure_sum(2, "may", ["site-1"])).code == Code.CONFLICT
     store.close()
