@@ -34,7 +34,7 @@ LOGIN = {"get-login-details", "get-auth-tokens", "refresh-auth-tokens"}
 @pytest.fixture
 def paths(tmp_path):
     found = ServerPaths(tmp_path)
-    programs._superlink_program(found, "127.0.0.1:9443", None)
+    programs.write_interface(found, "127.0.0.1:9443")
     return found
 
 
@@ -82,7 +82,7 @@ def test_a_question_of_the_owner_during_a_restart_is_refused_without_an_alarm(
     name, paths, app, caplog
 ):
     """Each start has another secret, and a question may be sent with the one before."""
-    programs._superlink_program(paths, "127.0.0.1:9443", None)
+    programs.write_interface(paths, "127.0.0.1:9443")
     token = json.loads((paths.runtime / "owner.json").read_text())[name]
     if name == "previous":  # the SuperLink has started again
         app.state.account_access_dep.authn_plugin.secret = b"newer"
