@@ -10,6 +10,7 @@ import socket
 import sys
 import warnings
 from pathlib import Path
+from typing import Literal
 
 from fedran.core.errors import MissingExtra
 from fedran.federation.protocol.configuration import check_address, join_address
@@ -79,12 +80,25 @@ def superlink(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
     return command, _environment(FLWR_HOME=paths.flower)
 
 
+def _executor(
+    side: Literal["server", "client"], paths: ServerPaths | SitePaths, address: str, ca: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of the program that runs an app for its SuperLink or SuperNode."""
+    variable = "FEDRAN_SERVER" if side == "server" else "FEDRAN_SITE"
+    command = [sys.executable, "-P", "-m", EXECUTOR, side, str(paths.settings_file), address]
+    command += [str(paths.runtime / "secret"), str(ca)]
+    home = {"FLWR_HOME": paths.folder / "flower", variable: paths.settings_file}
+    return command, _environment(**home)
+
+
 def server_executor(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of the program that runs the server's app for its SuperLink."""
-    command = [sys.executable, "-P", "-m", EXECUTOR, "server"]
-    command += [str(paths.settings_file), _reachable(paths.settings().address)]
-    command += [str(paths.runtime / "secret"), str(paths.tls / "ca.crt")]
-    return command, _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
+    """The program that runs the server's app."""
+    return _executor("server", paths, _reachable(paths.settings().address), paths.tls / "ca.crt")
+
+
+def site_executor(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
+    """The program that runs the site's app, for the SuperNode that listens at ``port``."""
+    return _executor("client", paths, f"127.0.0.1:{port}", paths.runtime / "ca.crt")
 
 
 def supernode(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
@@ -109,13 +123,6 @@ def supernode(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
     command += ["--root-certificates", str(folder / settings.ca)]
     command += ["--auth-supernode-private-key", str(folder / settings.node_key)]
     return command, _environment(FLWR_HOME=folder / "flower", FEDRAN_SITE=paths.settings_file)
-
-
-def executor(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of the program that runs the site's app for its SuperNode."""
-    command = [sys.executable, "-P", "-m", EXECUTOR, "client"]
-    command += [str(paths.settings_file), f"127.0.0.1:{port}"]
-    return command, _environment(FLWR_HOME=paths.folder / "flower", FEDRAN_SITE=paths.settings_file)
 
 
 def is_listening(address: str) -> bool:
@@ -182,7 +189,7 @@ def write_interface(paths: ServerPaths, address: str) -> None:
         app, _ = build_fab_from_files({"pyproject.toml": APP_TEXT.encode()})
     paths.flower.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(paths.flower / APP, app)
-    previous = read_json_object(paths.runtime / OWNER).get("secret")
-    owner = {"address": address, "secret": secrets.token_hex(32), "previous": previous}
+    known = read_json_object(paths.runtime / OWNER).get("secret")
+    owner = {"address": address, "secret": known or secrets.token_hex(32)}
     _replace_private(paths.runtime / OWNER, json.dumps(owner).encode())
     (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
