@@ -27,7 +27,6 @@ PROGRESS_SECONDS = 30.0  # between two such lines: a log that can still be read
 MAX_ATTEMPTS = 3  # at one secure sum in a run: a later run may try again
 
 # Sites
-RESEND_SECONDS = 3600.0  # until a refused upload is sent again: somebody may change a setting
 MESSAGE_BYTES = 16 * 2**20  # of envelopes in one message: the server asks for the rest
 MAX_CONTENTS = 10  # requests per task that a site answers: each tells whether rows fit
 BATCH_ROWS = 512  # whose random features are made at a time where memory is short

@@ -85,15 +85,16 @@ def respond(
 def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
     """Send the envelope of the offered task, then every other one that the server may lack.
 
-    Without an offer no upload is made, and refused uploads are not sent again. The server asks a
-    second time if the reply had no room for all uploads. It then says what it received.
+    Without an offer no upload is made. The server asks a second time if the reply had no room for
+    all uploads. It then says what it received.
     """
-    offer, received, plain = None, set[str](), True
+    first, received, plain = list[str](), set[str](), True
     with reply.catch_errors():
         with reply.catch_errors():
             received = site.settle(fields.get("receipts", []))
         if fields.get("offer") is not None:
             offer = Offer.read(fields["offer"])
+            first = [offer.task, *offer.earlier]
             plain = offer.privacy == "none"
             site.accept(offer)
             if plain:
@@ -102,9 +103,12 @@ def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) ->
                 reply.add_sums(offer, fields.get("sums"), _small(blobs, MAX_BUDGET))
     if not plain or site.settings.privacy != "none":
         return
-    for task in site.to_send(offer, received):
+    pending = site.outbox.pending()
+    order = dict.fromkeys([task for task in first if task in pending] + pending)
+    for task in (task for task in order if task not in received):
         with reply.catch_errors():
-            reply.add(task, site.outbox.envelope(task) or b"")
+            if blob := site.outbox.envelope(task):  # none if it is damaged
+                reply.add(task, blob)
     held = held_points(site.outbox, site.settings.hold_out)
     classes: dict[Label, None] = dict.fromkeys(c for points in held for c in points.classes)
     reply.extra["validated"] = [*classes][:MAX_CLASSES]
@@ -204,18 +208,6 @@ class LocalSite:
                 if receipt.correctable:
                     log.warning("task %s: %s", printable(receipt.task), LIKELY_CAUSES)
         return {receipt.task for receipt in mine if receipt.code != Code.LOST}
-
-    def to_send(self, offer: Offer | None, received: set[str]) -> list[str]:
-        """Tasks whose upload the server may lack: the offered one first, then older ones.
-
-        A refused upload of another task is left out until its wait is over.
-        """
-        pending = set(self.outbox.pending(refused=offer is not None)) - received
-        if offer is None:
-            return sorted(pending)
-        order = {task: n for n, task in enumerate((offer.task, *offer.earlier))}
-        due = {t for t in pending if t == offer.task or self.outbox.due(t)}
-        return sorted(due, key=lambda task: (order.get(task, len(order)), task))
 
     def keep_head(self, head: bytes) -> None:
         """Replace the head. One for other features than the offered ones is refused."""

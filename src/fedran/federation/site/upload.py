@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import sys
 from collections.abc import Callable
@@ -100,13 +99,13 @@ class Site:
         This is how rows or a class are withdrawn.
         """
         offer.require_plain()
-        offer.require(self.settings.federation, self.settings.source)
-        found, answer = self.outbox.envelope(offer.task), self.outbox.receipt(offer.task)
-        correctable = answer is not None and answer.correctable
+        mine, task = self.settings, offer.task
+        offer.require(mine.federation, mine.source)
+        found, answer = self.outbox.envelope(task), self.outbox.receipt(task)
         if found is None and revise:
-            expected = f"an upload for {offer.task} in the outbox, which can be revised"
+            expected = f"an upload for {task} in the outbox, which can be revised"
             raise Refused("upload", expected, "none")
-        if found is not None and not (correctable or revise):
+        if found is not None and not (revise or (answer is not None and answer.correctable)):
             return found
         try:
             data = self.rows(offer)
@@ -115,41 +114,26 @@ class Site:
                 raise
             return found  # the rows of an upload that waits at the server were deleted
         require_listed(data.y, offer)
-        if (correctable or revise) and self._same_rows(offer, data):
-            if revise:
+        upload, held = self.condense(offer, data)
+        revision = 0
+        if found is not None:
+            before = open_envelope(found, FILE_LIMITS)
+            revision = before.statement.revision + revise
+            if upload == before.upload and revise:
                 hint = "correct the data of this task"
                 raise Refused("rows", "other rows than those of the upload", "the same", hint)
-            return found or b""
-        revision = 0 if found is None else open_envelope(found, FILE_LIMITS).statement.revision
-        return self._make(offer, data, revision + revise)
-
-    def _make(self, offer: Offer, data: Rows, revision: int) -> bytes:
-        """Make the signed upload of a task and put it into the outbox."""
-        upload, held = self.condense(offer, data)
+            if upload == before.upload:
+                return found
         envelope = seal(
             upload,
             self.key,
-            federation=self.settings.federation,
-            client=self.settings.client,
-            task=offer.task,
+            federation=mine.federation,
+            client=mine.client,
+            task=task,
             fingerprint=offer.fingerprint.hash,
             revision=revision,
         )
-        return self.outbox.put(envelope, self._digest(data, offer), held)
-
-    def _same_rows(self, offer: Offer, data: Rows) -> bool:
-        """Whether the upload in the outbox was made from these rows, settings and offer."""
-        return self.outbox.note(offer.task).get("made_from") == self._digest(data, offer)
-
-    def _digest(self, data: Rows, offer: Offer) -> str:
-        """SHA-256 of everything that an upload is made from: rows, settings and offer."""
-        mine = self.settings
-        limits = (mine.min_class_count, mine.hold_out, mine.pseudo_labels)
-        settings = (*limits, str(data.X.dtype), data.X.shape)
-        asked = (offer.fingerprint.hash, offer.group_size, offer.min_group, offer.budget_bytes)
-        sha = hashlib.sha256(repr((settings, asked, data.y)).encode(errors="surrogateescape"))
-        sha.update(np.ascontiguousarray(data.X).data)
-        return sha.hexdigest()
+        return self.outbox.put(envelope, held)
 
     def condense(self, offer: Offer, data: Rows | None = None) -> tuple[bytes, bytes]:
         """The encoded points of the task's rows, and of those that are held out, one by one.
