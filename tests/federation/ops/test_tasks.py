@@ -10,7 +10,7 @@ from fedran.cli.main import run as cli
 from fedran.core.errors import Refused
 from fedran.federation.flower import control, programs
 from fedran.federation.ops import tasks
-from fedran.federation.ops.tasks import RunFailed, ServerNotRunning, TaskInProgress, run_task
+from fedran.federation.ops.tasks import TaskError, run_task
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.limits import MAX_RUNS
 from fedran.federation.protocol.lockfile import locked
@@ -74,7 +74,7 @@ def ended(place, state, task="may"):
 
 def test_a_task_without_a_running_server_is_an_error_with_advice(tmp_path):
     (tmp_path / "server.toml").write_text('federation = "trial"\nin_features = 6\n')
-    with pytest.raises(ServerNotRunning, match="not running; start it with `fedran federation up`"):
+    with pytest.raises(TaskError, match="not running; start it with `fedran federation up`"):
         run_task(ServerPaths(tmp_path), "may", say=print)
 
 
@@ -150,7 +150,7 @@ def test_a_task_whose_runs_all_fail_is_an_error(place, answering):
     link = answering(*["finished:failed"] * 50)
     said = []
     with pytest.raises(
-        RunFailed, match=f"{MAX_RUNS} runs did not complete; the last is finished:failed"
+        TaskError, match=f"{MAX_RUNS} runs did not complete; the last is finished:failed"
     ):
         run_task(place, "may", say=said.append)
     assert len(link.started) == MAX_RUNS
@@ -191,7 +191,7 @@ def test_a_run_that_never_ends_is_an_error(place, answering, monkeypatch):
 
     monkeypatch.setattr(tasks, "time", Clock())
     answering(*["running"] * 500)
-    with pytest.raises(RunFailed, match="the last is running"):
+    with pytest.raises(TaskError, match="the last is running"):
         run_task(place, "may", say=lambda _: None)
 
 
@@ -235,9 +235,9 @@ def test_a_second_task_at_the_same_time_is_an_error(place, answering):
     link = answering()
     book(place).set_task("may")
     close = "task may is open; .*; `fedran federation close` ends"
-    with locked(place.state, task="may"), pytest.raises(TaskInProgress, match=close):
+    with locked(place.state, task="may"), pytest.raises(TaskError, match=close):
         run_task(place, "june", say=print)
     other = "^maintenance is under way; start june when it has ended$"  # `close` does not end it
-    with locked(place.state, task="maintenance"), pytest.raises(TaskInProgress, match=other):
+    with locked(place.state, task="maintenance"), pytest.raises(TaskError, match=other):
         run_task(place, "june", say=print)
     assert not link.started

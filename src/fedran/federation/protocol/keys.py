@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedran.core.errors import Refused
 from fedran.federation.protocol.configuration import is_host
 from fedran.federation.protocol.identity import check_private, write_private
-from fedran.federation.protocol.limits import AUTHORITY_DAYS, MAX_LINE, SERVER_DAYS
+from fedran.federation.protocol.limits import AUTHORITY_DAYS, SERVER_DAYS
 from fedran.wire.files import write_atomically
 
 NODE_KEY = "a line such as ecdsa-sha2-nistp384 AAAA..."
@@ -52,7 +52,7 @@ def check_node_key(public: object) -> str:
 def load_node_key(public: str) -> ec.EllipticCurvePublicKey:
     """The key in a line of OpenSSH's format."""
     try:
-        key = load_ssh_public_key(public[:MAX_LINE].encode())
+        key = load_ssh_public_key(public.encode())
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):

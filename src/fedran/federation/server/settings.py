@@ -20,7 +20,6 @@ from fedran.federation.protocol.limits import (
     LEAST_LIMIT,
     MAX_BUDGET,
     MAX_CLASSES,
-    MAX_GROUP_SIZE,
     MAX_NUMBERS,
     MAX_ROWS,
     MAX_SITES,
@@ -71,7 +70,7 @@ class ServerSettings(Settings):
     """The usual values of columns, as `{age = [0, 120], "*" = [0, 16]}`; `*` stands for all columns
     that are not named. A site warns its own people, in `check` and in its log, of rows that do not
     fit. `init --features` proposes them."""
-    group_size: Annotated[int, between(1, MAX_GROUP_SIZE)] = 5
+    group_size: Annotated[int, between(1, MAX_ROWS)] = 5
     """About how many rows a group has. Sites make larger groups where the budget demands it."""
     min_group: Annotated[int, between(1, MAX_ROWS)] = 5
     """The fewest rows of a group. A site withholds classes with fewer rows, and an upload with a

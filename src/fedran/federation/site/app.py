@@ -23,7 +23,6 @@ from fedran.federation.protocol.class_counts import counts_to_json
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.limits import (
     MAX_BLOBS,
-    MAX_BUDGET,
     MAX_CLASSES,
     MAX_SETTLED,
     MESSAGE_BYTES,
@@ -43,7 +42,7 @@ from fedran.federation.site.source import NoRows
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
-from fedran.wire.validation import DEFAULT_LIMITS, plain_calibration
+from fedran.wire.validation import plain_calibration
 
 LIKELY_CAUSES = (
     "likely causes: features of another scale or backbone, rows that are counted twice, labels "
@@ -100,7 +99,7 @@ def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) ->
             if plain:
                 make_uploads(offer, reply, site)
             else:
-                reply.add_sums(offer, fields.get("sums"), _small(blobs, MAX_BUDGET))
+                reply.add_sums(offer, fields.get("sums"), blobs)
     if not plain or site.settings.privacy != "none":
         return
     pending = site.outbox.pending()
@@ -139,8 +138,7 @@ def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) 
         raise Refused("validation", "a site with validation rows and an offer", "none")
     if site.settings.privacy != "none" or offer.privacy != "none":
         raise Refused("validation", "a federation without secure sums", offer.privacy)
-    heads = _small(blobs, DEFAULT_LIMITS.message)
-    counts, histograms = count_held_out(held, offer, heads, fields)
+    counts, histograms = count_held_out(held, offer, blobs, fields)
     reply.extra["counts"] = {name: counts_to_json(found) for name, found in counts.items()}
     told = {name: plain_calibration(found) for name, found in histograms.items()}
     reply.extra["histograms"] = told
@@ -150,17 +148,11 @@ def receive_results(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite)
     """Write the receipts to the outbox, and the newest head to the site's folder."""
     with reply.catch_errors():
         site.settle(fields.get("receipts", []))
-    head = _small(blobs, DEFAULT_LIMITS.message).get("head")
-    if head is not None:
-        site.keep_head(head)
-
-
-def _small(blobs: Blobs, most: int) -> Blobs:
-    """The blobs of a message. One of more than ``most`` bytes is refused."""
-    for name, blob in blobs.items():
-        if len(blob) > most:
-            raise Refused(name, f"at most {most} bytes", len(blob))
-    return blobs
+    if (head := blobs.get("head")) is not None:
+        offer, found = last_offer(site.state), decode(head, Head)
+        if offer is not None:
+            require_same(offer.fingerprint, found.fingerprint, "site and head")
+        write_atomically(site.state / HEAD, head)
 
 
 @dataclass(frozen=True)
@@ -208,18 +200,6 @@ class LocalSite:
                 if receipt.correctable:
                     log.warning("task %s: %s", printable(receipt.task), LIKELY_CAUSES)
         return {receipt.task for receipt in mine if receipt.code != Code.LOST}
-
-    def keep_head(self, head: bytes) -> None:
-        """Replace the head. One for other features than the offered ones is refused."""
-        found, offer = decode(head, Head), last_offer(self.state)
-        if offer is not None:
-            require_same(offer.fingerprint, found.fingerprint, "site and head")
-        write_atomically(self.state / HEAD, head)
-
-    def head_digest(self) -> str:
-        """SHA-256 of the head that is kept; empty without one."""
-        path = self.state / HEAD
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
     @property
     def sums(self) -> SumFiles:
@@ -303,7 +283,8 @@ class Reply:
             with self.catch_errors():
                 settled = [*self.site.outbox.settled(), *self.site.sums.settled()][-MAX_SETTLED:]
                 waiting = self.site.sums.waiting()[-MAX_SETTLED:]
-                client, head = self.site.settings.client, self.site.head_digest()
+                client, path = self.site.settings.client, self.site.state / HEAD
+                head = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
                 fields = {"client": client, "head": head, "settled": settled, "waiting": waiting}
         problems = "; ".join(filter(None, self.problems))
         if problems:
