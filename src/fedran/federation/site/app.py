@@ -57,50 +57,47 @@ Blobs = Mapping[str, bytes]
 
 
 def respond(
-    kind: Question,
-    fields: Fields,
-    blobs: Blobs,
-    file: Path,
-    unreadable: Refused | None = None,
+    kind: Question, fields: Fields, blobs: Blobs, file: Path, unreadable: Refused | None = None
 ) -> tuple[Fields, Blobs]:
     """Fields and blobs of the answer to a message. There is one whatever happens.
 
     ``file`` is the site's configuration, and ``unreadable`` says why the message has neither.
     """
-    reply = Reply()
+    reply, received = Reply(), set[str]()
     with reply.catch_errors():
         site = reply.site = LocalSite.load(file)
         if unreadable is not None:
             reply.report(unreadable)
-        handle = {
-            Question.OFFER: answer_offer,
-            Question.VALIDATE: validate_heads,
-            Question.RESULTS: receive_results,
-        }[kind]
-        handle(fields, blobs, reply, site)
+        with reply.catch_errors():
+            received = site.settle(fields.get("receipts", []))
+        if kind is Question.OFFER:
+            answer_offer(fields, blobs, reply, site, received)
+        elif kind is Question.VALIDATE:
+            validate_heads(fields, blobs, reply, site)
+        elif (head := blobs.get("head")) is not None:
+            keep_head(head, site)
     return reply.fields(), reply.blobs
 
 
-def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
+def answer_offer(
+    fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite, received: set[str]
+) -> None:
     """Send the envelope of the offered task, then every other one that the server may lack.
 
     Without an offer no upload is made. The server asks a second time if the reply had no room for
-    all uploads. It then says what it received.
+    all uploads. It then says what it ``received``.
     """
-    first, received, plain = list[str](), set[str](), True
+    first, plain = list[str](), site.settings.privacy == "none"
     with reply.catch_errors():
-        with reply.catch_errors():
-            received = site.settle(fields.get("receipts", []))
         if fields.get("offer") is not None:
             offer = Offer.read(fields["offer"])
-            first = [offer.task, *offer.earlier]
-            plain = offer.privacy == "none"
+            first, plain = [offer.task, *offer.earlier], plain and offer.privacy == "none"
             site.accept(offer)
-            if plain:
+            if offer.privacy == "none":
                 make_uploads(offer, reply, site)
             else:
-                reply.add_sums(offer, fields.get("sums"), blobs)
-    if not plain or site.settings.privacy != "none":
+                answer_sums(offer, fields.get("sums"), blobs, reply, site)
+    if not plain:
         return
     pending = site.outbox.pending()
     order = dict.fromkeys([task for task in first if task in pending] + pending)
@@ -144,15 +141,35 @@ def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) 
     reply.extra["histograms"] = told
 
 
-def receive_results(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
-    """Write the receipts to the outbox, and the newest head to the site's folder."""
-    with reply.catch_errors():
-        site.settle(fields.get("receipts", []))
-    if (head := blobs.get("head")) is not None:
-        offer, found = last_offer(site.state), decode(head, Head)
-        if offer is not None:
-            require_same(offer.fingerprint, found.fingerprint, "site and head")
-        write_atomically(site.state / HEAD, head)
+def answer_sums(
+    offer: Offer, given: object, requests: Blobs, reply: Reply, site: LocalSite
+) -> None:
+    """Answer the requests of secure sums. One that is refused does not stop the others.
+
+    A task without rows is no problem unless it is the offered one.
+    """
+    fields = given if isinstance(given, Mapping) else {}
+    contents = fields.get("contents")
+    known = contents if isinstance(contents, Mapping) else {}
+    refused: dict[str, str] = reply.extra.setdefault("refused", {})
+    with site.one_message():
+        me = Participant.load(site.file, site.settings, fields.get("roster"))
+        for name, request in sorted(requests.items()):
+            try:
+                reply.blobs[name] = me.answer(offer, request, known.get(name))
+            except Exception as reason:
+                what = f"secure sum {printable(name)}"
+                refused[name] = text_for_server(reason, site.file.parent, what)
+                if name.rpartition(".")[0] == offer.task:
+                    reply.note(refused[name], reason)
+
+
+def keep_head(head: bytes, site: LocalSite) -> None:
+    """Keep the newest head. One for other features than the offered ones is refused."""
+    offer, found = last_offer(site.state), decode(head, Head)
+    if offer is not None:
+        require_same(offer.fingerprint, found.fingerprint, "site and head")
+    write_atomically(site.state / HEAD, head)
 
 
 @dataclass(frozen=True)
@@ -236,28 +253,6 @@ class Reply:
         else:
             self.blobs[task] = blob
 
-    def add_sums(self, offer: Offer, given: object, requests: Blobs) -> None:
-        """Answer the requests of secure sums. One that is refused does not stop the others.
-
-        A task without rows is no problem unless it is the offered one.
-        """
-        site = self.site
-        assert site is not None
-        fields = given if isinstance(given, Mapping) else {}
-        contents = fields.get("contents")
-        known = contents if isinstance(contents, Mapping) else {}
-        refused: dict[str, str] = self.extra.setdefault("refused", {})
-        with site.one_message():
-            me = Participant.load(site.file, site.settings, fields.get("roster"))
-            for name, request in sorted(requests.items()):
-                try:
-                    self.blobs[name] = me.answer(offer, request, known.get(name))
-                except Exception as reason:
-                    what = f"secure sum {printable(name)}"
-                    text = refused[name] = text_for_server(reason, site.file.parent, what)
-                    if name.rpartition(".")[0] == offer.task:
-                        self._note(text, reason)
-
     @contextmanager
     def catch_errors(self) -> Iterator[None]:
         """Report an exception of the block to the server, and continue after the block."""
@@ -269,9 +264,9 @@ class Reply:
     def report(self, reason: BaseException, what: str = "") -> None:
         """Tell the server why something is missing."""
         folder = self.site.file.parent if self.site else None
-        self._note(what + text_for_server(reason, folder), reason)
+        self.note(what + text_for_server(reason, folder), reason)
 
-    def _note(self, text: str, reason: BaseException) -> None:
+    def note(self, text: str, reason: BaseException) -> None:
         """A site that has nothing to send has not failed."""
         self.problems.append(text)
         self.failed = self.failed or not isinstance(reason, NOTHING)
