@@ -28,7 +28,6 @@ MAX_ATTEMPTS = 3  # at one secure sum in a run: a later run may try again
 
 # Sites
 MESSAGE_BYTES = 16 * 2**20  # of envelopes in one message: the server asks for the rest
-MAX_CONTENTS = 10  # requests per task that a site answers: each tells whether rows fit
 BATCH_ROWS = 512  # whose random features are made at a time where memory is short
 
 # What a message may contain: far above any use, and small enough to be read without harm
@@ -53,7 +52,7 @@ LEAST_LIMIT = 64 * 2**20  # bytes of an envelope, unless the budget is higher
 
 # Secure sums
 MIN_SITES = 3  # of a sum: with two, each could subtract its own rows
-MAX_SITES = 128  # of a sum: a site computes one mask per peer; more sites form several sums
+MAX_SITES = 128  # of a sum: a site computes one mask per peer
 MAX_CLIENTS = 1000  # of a pinned roster
 MAX_NUMBERS = 2**26 - 2**18  # of a vector: 255 MiB, which fits the largest message
 

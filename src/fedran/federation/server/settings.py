@@ -109,11 +109,9 @@ class ServerSettings(Settings):
     classes: list[str | int] | None = None
     """The labels that may occur. Sites get this list with every task, and an upload with another
     label is refused. Without it, any label is accepted."""
-    classes_per_site: Annotated[int, between(1, 10**6)] = 1000
-    """Limit on the number of classes of one site over all its uploads."""
     row_multiple: Annotated[float, between(1, 10**6)] = 5.0
     """A site with more rows than this multiple of the other sites' median counts only in classes
-    for which another site can vouch, unless `[rows]` in the roster has a cap for it."""
+    for which another site can vouch, unless the owner vouches for it."""
     trusted: bool = False
     """Whether a class counts that one site alone has sent. Otherwise it waits for a second site,
     unless it is in `classes`, or the owner vouches for the site with `fedran federation accept`."""

@@ -31,6 +31,7 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.masking.attempt import STAGES, Stage
 from fedran.federation.secure.server.budget import over_budget, spent
 from fedran.federation.secure.server.open_sum import FOLDER as SUMS
+from fedran.federation.secure.server.open_sum import read_file
 from fedran.federation.secure.site.pinning import key_fingerprint, roster_fingerprint
 from fedran.federation.server.settings import REFUSED_REQUESTS, ROSTER, ServerPaths
 from fedran.federation.server.store.database import Database
@@ -175,9 +176,12 @@ class Reader:
             yield Finding("warning", text, "`fedran federation renew` makes a new one.")
 
     def _sums(self) -> Iterator[Outcome]:
-        """Secure sums that are under way, as the server noted them. They change meanwhile."""
-        for path in sorted((self.state / SUMS).glob("*.json")):
-            note = read_json_object(path)
+        """Secure sums that are under way, as the server noted them."""
+        for path in sorted((self.state / SUMS).glob("*.sum")):
+            try:
+                note = read_file(path)[0].fields
+            except (OSError, ValueError):  # the server has just deleted it
+                continue
             if stage := note.get("stage"):
                 exchange = f"exchange {STAGES.index(Stage(stage)) + 1} of {len(STAGES)} ({stage})"
                 answered = shortened(note["answered"], SHOWN_ITEMS) or "none"

@@ -14,7 +14,7 @@ from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.masking.attempt import STAGES
 from fedran.federation.secure.site.pinning import PinnedRoster, key_fingerprint, roster_fingerprint
-from fedran.federation.secure.site.sum_files import FOLDER, SumFiles, spent_epsilon
+from fedran.federation.secure.site.sum_files import FOLDER, SumFiles
 from fedran.federation.server.store.schema import SolvedHead
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import (
@@ -120,12 +120,8 @@ def _sums(files: SumFiles) -> Iterator[Outcome]:
 def _budget(files: SumFiles, delta: float) -> str:
     """What a person with one row in every task has spent; empty if nothing."""
     try:
-        sent = files.sent()
+        spent = files.spent(delta)
     except (OSError, ValueError):  # it changes while it is read, or is damaged
         return ""
-    if not sent:
-        return ""
-    return (
-        "A person with one row in each of these sums has spent epsilon "
-        f"{spent_epsilon(sent, delta):.3g}, by this site's own record."
-    )
+    told = f"has spent epsilon {spent:.3g}, by this site's own record."
+    return f"A person with one row in each of these sums {told}" if spent else ""
