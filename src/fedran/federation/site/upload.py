@@ -61,8 +61,6 @@ class Site:
     outbox: Outbox
     backbone: Callable[[], Backbone] | None = None
     """Loads the site's frozen network. It is called only for images."""
-    work_bytes: int = 2 * 2**30
-    """Memory for random features and what is computed from them."""
 
     @classmethod
     def load(cls, path: Path) -> Site:
@@ -150,8 +148,7 @@ class Site:
             test = encode(condense(rows[held], labels, fingerprint=phi.fingerprint), step=HELD_STEP)
         others = np.setdiff1d(np.arange(len(rows)), held)
         rows, given = rows[others], [data.y[i] for i in others]
-        limits = self.capacity(phi.width), offer, self.settings
-        y, kept = choose_rows(rows.__getitem__, given, *limits)
+        y, kept = choose_rows(rows.__getitem__, given, offer, self.settings)
         rows, labels = rows[kept], [y[i] for i in kept]
         size, least = offer.group_size, least_rows(offer, self.settings)
         while True:
@@ -165,10 +162,6 @@ class Site:
                 raise Refused("budget_bytes", expected, offer.budget_bytes)
             size = 1 + size * len(blob) // offer.budget_bytes
             log.info("task %s: groups of about %d rows, to fit the budget", offer.task, size)
-
-    def capacity(self, width: int) -> int:
-        """How many rows of ``width`` features are held at once, with copies, in ``work_bytes``."""
-        return max(2, self.work_bytes // (24 * width))
 
     def random_features(self, data: Rows, offer: Offer) -> MappedRows:
         """The function from numbers of rows to their random features (n, M)."""
