@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe, get_context
 from pathlib import Path
@@ -39,18 +39,9 @@ class TaskError(OSError):
     """A task cannot begin, or not be closed, or Flower did not complete its run."""
 
 
-@dataclass(frozen=True)
-class TaskResult:
-    """How a task ended."""
-
-    task: str
-    state: str
-    """complete, quorum, short, or unknown if the server recorded nothing."""
-
-    @property
-    def successful(self) -> bool:
-        """Whether enough sites took part."""
-        return self.state in ("complete", "quorum")
+ENOUGH = "complete", "quorum"
+"""States of a task in which enough sites took part. The others are "short", and "unknown" if the
+server recorded nothing."""
 
 
 def run_task(
@@ -59,10 +50,10 @@ def run_task(
     *,
     deadline: float | None = None,
     say: Callable[[str], None],
-) -> TaskResult:
-    """Run a task to its end on a running server; ``say`` gets the server's log lines.
+) -> str:
+    """Run a task to its end on a running server; returns its state.
 
-    ``deadline`` counts instead of that of the settings.
+    ``say`` gets the server's log lines. ``deadline`` counts instead of that of the settings.
     """
     check_id(task, "task")
     require_space(paths.folder)
@@ -168,8 +159,8 @@ class LocalNetwork:
         return Incoming(json.loads(fields), blobs)
 
 
-def simulate(folder: Path, tasks: list[str], *, say: Callable[[str], None]) -> list[TaskResult]:
-    """Run tasks over all sites in a folder, one site after the other, without Flower.
+def simulate(folder: Path, tasks: list[str], *, say: Callable[[str], None]) -> list[str]:
+    """Run tasks over all sites in a folder, one site after the other; returns the tasks' states.
 
     Uploads, signatures, store and receipts are the same as in a deployment.
     """
@@ -219,10 +210,8 @@ def _run_once(
     return run
 
 
-def _finish(
-    paths: ServerPaths, task: str, transport: str, say: Callable[[str], None]
-) -> TaskResult:
-    """Report how a task ended."""
+def _finish(paths: ServerPaths, task: str, transport: str, say: Callable[[str], None]) -> str:
+    """Report how a task ended; returns its state."""
     with closing(Database(paths.state)) as database:
         states = [known for known in database.tasks() if known.task == task]
         aside = json.loads(database.fact(JUDGED) or "{}").get("set_aside", [])
@@ -234,4 +223,4 @@ def _finish(
         say(f"not in the classifier: {', '.join(names)}; `fedran federation status` says why")
     if paths.settings().privacy != "none" and states and states[0].missing:
         say(f"missing: {', '.join(states[0].missing[:10])}; their rows need a new task id")
-    return TaskResult(task, state)
+    return state

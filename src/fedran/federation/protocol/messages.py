@@ -155,17 +155,6 @@ class Offer:
         """The fingerprint of uploads and heads."""
         return self.features().fingerprint
 
-    def require_plain(self) -> None:
-        """Refuse to make an upload of one site where sums are masked."""
-        if self.privacy != "none":
-            raise Refused(
-                "privacy",
-                'a server with privacy = "none"',
-                self.privacy,
-                hint="the server of this federation learns only the sum of all sites: a site takes "
-                "part while it is connected, and corrected rows need a new task id",
-            )
-
     def require(self, federation: str, source: FeatureSource | None) -> None:
         """Refuse an offer of another federation, or for features that this site does not have."""
         if self.federation != federation:

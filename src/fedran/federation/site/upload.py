@@ -96,7 +96,14 @@ class Site:
         ``revise``: it is made anew from the present rows, and replaces the upload at the server.
         This is how rows or a class are withdrawn.
         """
-        offer.require_plain()
+        if offer.privacy != "none":
+            raise Refused(
+                "privacy",
+                'a server with privacy = "none"',
+                offer.privacy,
+                hint="the server of this federation learns only the sum of all sites: a site takes "
+                "part while it is connected, and corrected rows need a new task id",
+            )
         mine, task = self.settings, offer.task
         offer.require(mine.federation, mine.source)
         found, answer = self.outbox.envelope(task), self.outbox.receipt(task)
