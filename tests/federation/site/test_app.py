@@ -10,11 +10,18 @@ pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedran.federation.flower.clientapp import VARIABLE, answer_offer, receive_results
+from fedran.federation.flower.clientapp import VARIABLE
 from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
-from helpers.federation.site_app import OFFER, Place, asked, call
+from helpers.federation.site_app import (
+    OFFER,
+    Place,
+    answer_offer,
+    asked,
+    call,
+    receive_results,
+)
 
 DIGEST = "ab" * 32
 

@@ -8,10 +8,9 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedran.core.errors import Refused
-from fedran.federation.flower.clientapp import answer_offer
 from fedran.federation.flower.records import make_record
 from fedran.federation.site.failures import text_for_server, time_limit
-from helpers.federation.site_app import asked, call
+from helpers.federation.site_app import answer_offer, asked, call
 
 ENDS = {
     "raises": ("raise ValueError('secret')", "expected rows and labels, got ValueError"),
