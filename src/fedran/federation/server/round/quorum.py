@@ -32,7 +32,7 @@ class Quorum:
     """Seconds after the start."""
     answers: dict[str, Receipt] = field(default_factory=dict)
     declined: set[str] = field(default_factory=set)
-    """Clients that said they have nothing to send."""
+    """Clients that said they have nothing to send. They are not waited for."""
     waiting: set[str] = field(default_factory=set)
     """Clients that have answered, and wait for others of their secure sum."""
 
@@ -49,10 +49,6 @@ class Quorum:
         before = self.answers.get(receipt.client)
         if before is None or receipt.settled or not before.settled:
             self.answers[receipt.client] = receipt
-
-    def decline(self, client: str) -> None:
-        """Do not wait for a client that has nothing to send. This answer is not signed."""
-        self.declined.add(client)
 
     @property
     def accepted(self) -> int:

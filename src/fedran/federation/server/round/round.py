@@ -196,10 +196,9 @@ class Round:
             hint = "`budget_bytes` in server.toml limits it"
             why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
-        self._note_more(node, receipts, reply.fields.get("more") is True)
         earlier = accepted_since(self.store, client, reply.waiting)
         lost = lost_uploads(self.store, client, reply.stored)
-        self._ask_for(node, client, lost, more=reply.fields.get("more") is True)
+        self._ask_for_more(reply, receipts, lost)
         self.receipts.setdefault(node, []).extend(receipts + earlier + lost)
         self.held_heads[node] = str(reply.fields.get("head", ""))
         if reply.validated:
@@ -220,7 +219,7 @@ class Round:
             self.store.events.write(
                 "declined", client=client, task=task, reason=problem, failed=failed
             )
-            quorum.decline(client)
+            quorum.declined.add(client)
 
     def _absorb(self, reply: Reply) -> list[Receipt]:
         """Decide about the envelopes of one reply. Secure sums are a mode of their own."""
@@ -236,29 +235,22 @@ class Round:
         if owner != client:
             raise Refused("client", f"{owner}, the owner of this node", client)
 
-    def _note_more(self, node: int, receipts: list[Receipt], more: bool) -> None:
-        """Ask a node again that has more uploads, if its reply contained a new one.
+    def _ask_for_more(self, reply: Reply, receipts: list[Receipt], lost: list[Receipt]) -> None:
+        """Ask a node at once that has new uploads left, or some that are lost here.
 
-        The next message contains the receipts so far, so that the node sends others.
+        The next message contains all receipts so far, so that the node sends others. A secure sum
+        that is lost cannot be sent again by one site.
         """
+        node, more = reply.node, reply.fields.get("more") is True
+        known = {(r.task, r.digest) for r in self.receipts.get(node, [])}
+        again = more and any((r.task, r.digest) not in known for r in receipts)
+        if self.settings.privacy == "none":
+            tasks = [receipt.task for receipt in lost if receipt.code == Code.LOST]
+            self.store.note_lost(reply.client, tasks, more=more)
+            again = again or bool(tasks)
         self.have_more.discard(node)
         self.replies[node] += 1
-        known = {(r.task, r.digest) for r in self.receipts.get(node, [])}
-        new = any((r.task, r.digest) not in known for r in receipts)
-        if more and new and self.replies[node] < MAX_MESSAGES:
-            self.have_more.add(node)
-            self.messenger.ask_again(node)
-
-    def _ask_for(self, node: int, client: str, lost: list[Receipt], *, more: bool) -> None:
-        """Ask a node at once for uploads that are lost; the next message contains their receipts.
-
-        A secure sum that is lost cannot be sent again by one site.
-        """
-        if self.settings.privacy != "none":
-            return
-        tasks = [receipt.task for receipt in lost if receipt.code == Code.LOST]
-        self.store.note_lost(client, tasks, more=more)
-        if tasks and self.replies[node] < MAX_MESSAGES:
+        if again and self.replies[node] < MAX_MESSAGES:
             self.have_more.add(node)
             self.messenger.ask_again(node)
 

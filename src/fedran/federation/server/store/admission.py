@@ -9,7 +9,7 @@ from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import named, ordered
 from fedran.core.points import Points
 from fedran.core.summary import Summary
-from fedran.core.sums.aggregator import Message
+from fedran.core.sums.aggregator import Aggregator, Message
 from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, UploadRefused
@@ -101,7 +101,8 @@ def check_message(envelope: Envelope, settings: ServerSettings, state: State) ->
         expected = f"at most {settings.budget_bytes} bytes, the budget of the offer"
         raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
     message = decode_message(unpack(envelope.upload, settings.limits), settings.limits)
-    state.check(message, statement.key)
+    empty = Aggregator(fingerprint=state.fingerprint)
+    empty.check(message, client=statement.client, task=statement.task)
     listed = settings.labels
     unknown = () if listed is None else ordered(set(message.classes).difference(listed))
     if unknown:
