@@ -65,7 +65,7 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
                 digest,
                 task=task,
                 classes=len(head.classes),
-                size=len(blob),
+                bytes=len(blob),
                 accuracy=accuracy,
                 seconds=round(seconds, 3),
                 last_upload=store.pinned.get("last_upload"),

@@ -82,21 +82,6 @@ class Quorum:
         return "quorum" if enough else "short"
 
 
-def accepted_since(store: Store, client: str, waiting: Sequence[str]) -> list[Receipt]:
-    """Receipts for the secure sums of a site that are stored, which the site does not know."""
-    keys = [(client, task) for task in waiting]
-    sums = [(key, store.state.covered[key]) for key in keys if key in store.state.covered]
-    digests = [(key, store.state.digest(found)) for key, found in sums]
-    return [Receipt(Code.ACCEPTED, *key, digest) for key, digest in digests if digest]
-
-
-def known_answers(store: Store, task: str) -> list[Receipt]:
-    """What was decided in earlier runs about uploads for a task, the newest decision last."""
-    found = [Receipt(Code.FORGOTTEN, *key, "?") for key in store.forgotten]
-    found += [Receipt(Code.DUPLICATE, *k, u.digest) for k, u in store.state.uploads.items()]
-    return [receipt for receipt in found if receipt.task == task]
-
-
 def lost_uploads(store: Store, client: str, stored: Sequence[tuple[str, str]]) -> list[Receipt]:
     """Receipts for uploads that a site believes to be stored, and that are not here.
 

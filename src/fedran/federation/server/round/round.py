@@ -37,8 +37,6 @@ from fedran.federation.server.round.quorum import (
     HOW_TO_CLOSE,
     Quorum,
     Verdict,
-    accepted_since,
-    known_answers,
     lost_uploads,
 )
 from fedran.federation.server.round.site_validation import SiteValidation
@@ -84,8 +82,12 @@ class Round:
         if task:
             clients = frozenset(self.store.roster.clients)
             quorum = Quorum(clients, self.settings.min_clients, self.settings.deadline)
-            for receipt in known_answers(self.store, task):
-                quorum.answer(receipt)
+            state, forgotten = self.store.state, self.store.forgotten
+            known = [Receipt(Code.FORGOTTEN, *key, "?") for key in forgotten]
+            known += [Receipt(Code.DUPLICATE, *key, u.digest) for key, u in state.uploads.items()]
+            for receipt in known:
+                if receipt.task == task:
+                    quorum.answer(receipt)
         else:
             quorum = Quorum(frozenset(), 0, CATCH_UP_SECONDS)
         if self._is_closed(task):  # an earlier run of it
@@ -196,10 +198,15 @@ class Round:
             hint = "`budget_bytes` in server.toml limits it"
             why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
-        earlier = accepted_since(self.store, client, reply.waiting)
         lost = lost_uploads(self.store, client, reply.stored)
         self._ask_for_more(reply, receipts, lost)
-        self.receipts.setdefault(node, []).extend(receipts + earlier + lost)
+        self.receipts.setdefault(node, []).extend(receipts + lost)
+        for task_of_sum in reply.waiting:  # the site does not know that its secure sum is here
+            found = self.store.state.covered.get((client, task_of_sum))
+            if found is not None:
+                digest = self.store.state.uploads[found].digest
+                known = Receipt(Code.ACCEPTED, client, task_of_sum, digest)
+                self.receipts[node].append(known)
         self.held_heads[node] = str(reply.fields.get("head", ""))
         if reply.validated:
             self.validated[node] = client

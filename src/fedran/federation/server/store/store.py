@@ -36,7 +36,6 @@ from fedran.federation.server.store.admission import (
     check_message,
     check_not_covered,
     check_not_forgotten,
-    check_sender,
 )
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
@@ -308,7 +307,11 @@ class Store:
         """Check an upload completely: its sender, what it is for, and its content."""
         envelope = arrival.envelope = open_envelope(arrival.blob, self.settings.limits)
         statement = envelope.statement
-        check_sender(envelope, self.settings.federation, self.roster)
+        federation = self.settings.federation
+        if statement.federation != federation:
+            got = statement.federation
+            raise UploadRefused(Code.WRONG_FEDERATION, "federation", federation, got)
+        self.roster.check(statement, envelope.signature)
         if statement.client in self.restored:
             self._open_again(statement.task)
         if self.tasks is not None and statement.task not in self.tasks:
