@@ -284,7 +284,16 @@ class Round:
         if self._waits_for_uploads(task):
             head, digest = b"", "outdated"
         else:
-            validation = self.validation or self._site_validation()
+            validation: Validation | None = self.validation
+            if validation is None and self.settings.site_validation and self.validated:
+                validation = SiteValidation(
+                    self.messenger,
+                    self.validated,
+                    self.store.database.uploads(),
+                    self._check_owner,
+                )
+            elif validation is None and self.settings.site_validation:
+                log.info("no site that answered has validation rows; new heads are not tested")
             log.info("solving the classifier")
             head, digest = update_head(self.store, validation, task)
         nodes = list(self.messenger.network.nodes())
@@ -317,20 +326,6 @@ class Round:
         lacking = {str(n) for n in nodes} - served
         if head and lacking:
             log.warning("%d of %d nodes will be asked again", len(lacking), len(nodes))
-
-    def _site_validation(self) -> Validation | None:
-        """The validation rows of the sites that answered; None if these are not to be used."""
-        if not self.settings.site_validation:
-            return None
-        if not self.validated:
-            log.info("no site that answered has validation rows; new heads are not tested")
-            return None
-        return SiteValidation(
-            self.messenger,
-            self.validated,
-            self.store.database.uploads(),
-            self._check_owner,
-        )
 
     def _record(self, task: str, state: str, quorum: Quorum) -> None:
         """Log the state of a task and write it to the database."""

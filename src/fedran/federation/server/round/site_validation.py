@@ -75,29 +75,19 @@ class SiteValidation:
                 break
             names[part] = hashlib.sha256(blob).hexdigest()
             blobs[names[part]] = blob
-        told, found = self._ask(blobs), dict[Part, Gain]()
-        counts = {c: {name: said[0] for name, said in of.items()} for c, of in told.items()}
+        told, found, first = self._ask(blobs), dict[Part, Gain](), next(iter(blobs), "")
+
+        def summed(of_whom: Iterable[str], name: str) -> Counts:
+            return add_bounded({client: told[client][name][0] for client in of_whom}, self.accepted)
+
         for part, name in names.items():
-            if part is None:
+            others = [client for client in told if part is not None and client != part[0]]
+            if part is None or len(others) < 2:
                 continue
-            others = {client: of for client, of in counts.items() if client != part[0]}
-            if len(others) < 2:
-                continue
-            gains = [
-                self._gain({client: others[client] for client in others if client != left}, name)
-                for left in others
-            ]
+            fewer = [[client for client in others if client != left] for left in others]
+            gains = [gain(summed(some, name), summed(some, first)) for some in fewer]
             found[part] = min(gains, key=lambda g: g[0] - g[1])
         return found
-
-    def _gain(self, told: Mapping[str, dict[str, Counts]], name: str) -> Gain:
-        """The bounded sums of what some sites report about the first head and another one."""
-        first = next(iter(next(iter(told.values()))))
-        counts = [
-            add_bounded({client: of[head] for client, of in told.items()}, self.accepted)
-            for head in (name, first)
-        ]
-        return gain(*counts)
 
     def test(self, head: Head) -> tuple[float | None, Calibration | None]:
         """Accuracy over the reports about a head, and the sum of their histograms."""
