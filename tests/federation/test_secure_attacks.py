@@ -73,7 +73,7 @@ def run_server(fed, attack, record, task):
     command, environment = server_executor(fed.server)
     command[2:5] = [dishonest_server.__file__]
     with fed.other_executor(command, {**environment, "ATTACK": attack, "RECORD": str(record)}):
-        return fed.task(task).state
+        return fed.task(task)
 
 
 def refused(record):

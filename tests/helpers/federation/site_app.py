@@ -1,18 +1,21 @@
 """Calls of a site's Flower app, whose folder holds two tasks."""
 
 import time
+from functools import partial
 
 import numpy as np
 from flwr.app import Context, Message, Metadata, RecordDict
 
+from fedran.federation.flower.clientapp import answer
 from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import PROTOCOL, Offer
+from fedran.federation.protocol.messages import PROTOCOL, Offer, Question
 from fedran.federation.site.outbox import Outbox
 from helpers.federation.flower_messages import blobs_of, fields_of
 
 OFFER = Offer("trial", "may", 6, "cosine", "test", 20_000, group_size=5, min_group=5)
 PHI = OFFER.features()
+answer_offer, validate_heads, receive_results = (partial(answer, kind) for kind in Question)
 
 
 class Place:
@@ -43,17 +46,12 @@ class Place:
         return self.folder / "state" / "head.fedran"
 
 
-def context(number=None, **run):
-    node = {} if number is None else {"partition-id": number}
-    return Context(1, 2, node, RecordDict(), dict(run))
-
-
-def call(app, body, here=None):
+def call(app, body, **run):
     """Fields and blobs of the answer."""
     now = time.time()
     about = Metadata(1, "m", 1, 2, "", "", now, 60.0, "train", src_task_id=1, dst_task_id=1)
     message = Message(content=body, metadata=about)
-    reply = app(message, context() if here is None else here)
+    reply = app(message, Context(1, 2, {}, RecordDict(), run))
     assert not reply.has_error()
     fields = fields_of(reply)
     names = {"client", "head", "settled", "waiting", "told", "failed", "more", "protocol"}

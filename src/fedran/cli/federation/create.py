@@ -113,7 +113,6 @@ def init(
         id_of_folder,
         make_federation,
     )
-    from fedran.federation.ops.tasks import late_site
 
     given = [value for value in (in_features, features, backbone) if value is not None]
     if len(given) > 1:
@@ -162,12 +161,8 @@ def init(
         lines += ["min_group = 5: no mean of fewer than 5 rows leaves a site, which costs 1.4"]
         lines += ["points of accuracy on CIFAR-100 features (73.8 instead of 75.2 %); with 1, also"]
         lines += ["as group_size and min_class_count, every row leaves its site, rounded."]
-    if privacy != "none":
-        settings = find_server(folder).settings()
-        expected = len(made) or settings.min_sites
-        lines += [
-            f"A site that misses the deadline of a task: {late_site(expected, settings.min_sites)}."
-        ]
+    else:
+        lines += ["A task has one secure sum. Rows of a site that misses it need a new task id."]
     lines += ["", "next:"]
     quoted = shlex.quote(str(folder))
     if made:

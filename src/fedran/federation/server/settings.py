@@ -20,7 +20,6 @@ from fedran.federation.protocol.limits import (
     LEAST_LIMIT,
     MAX_BUDGET,
     MAX_CLASSES,
-    MAX_GROUP_SIZE,
     MAX_NUMBERS,
     MAX_ROWS,
     MAX_SITES,
@@ -40,9 +39,6 @@ from fedran.federation.secure.masking.contribution import Noise
 from fedran.settings import Settings, between
 from fedran.wire.validation import DEFAULT_LIMITS, Limits
 
-WITHOUT_KEYS = "FEDRAN_NODES_WITHOUT_KEYS"
-"""Environment variable of the server app: "1" if nodes have no keys (a simulation).
-Otherwise a node may only answer for the client whose key it has."""
 OWNER, REFUSED_REQUESTS = "owner.json", "refused.json"
 """Files in ``ServerPaths.runtime``: address and secret of Flower's interface for the owner, and how
 many requests without the secret were refused."""
@@ -74,7 +70,7 @@ class ServerSettings(Settings):
     """The usual values of columns, as `{age = [0, 120], "*" = [0, 16]}`; `*` stands for all columns
     that are not named. A site warns its own people, in `check` and in its log, of rows that do not
     fit. `init --features` proposes them."""
-    group_size: Annotated[int, between(1, MAX_GROUP_SIZE)] = 5
+    group_size: Annotated[int, between(1, MAX_ROWS)] = 5
     """About how many rows a group has. Sites make larger groups where the budget demands it."""
     min_group: Annotated[int, between(1, MAX_ROWS)] = 5
     """The fewest rows of a group. A site withholds classes with fewer rows, and an upload with a
@@ -165,7 +161,10 @@ class ServerSettings(Settings):
         self._check_privacy()
 
     def _check_privacy(self) -> None:
-        """Secure sums need a list of classes, and room for a vector of fixed length."""
+        """Secure sums need a list of classes, and room for a vector of fixed length.
+
+        With noise, a budget must be stated, and features are taken without a projection.
+        """
         for name in ("epsilon", "total_epsilon", "honest_sites"):
             if self.privacy != "dp" and getattr(self, name) is not None:
                 raise ValueError(
@@ -184,11 +183,8 @@ class ServerSettings(Settings):
                 f"a secure sum has at most {MAX_NUMBERS:,} numbers, got {self._sum_length:,}; a "
                 "smaller `sketch` needs fewer"
             )
-        if self.privacy == "dp":
-            self._check_budget()
-
-    def _check_budget(self) -> None:
-        """A budget must be stated, and noise is added to features without a projection."""
+        if self.privacy == "secure":
+            return
         if self.epsilon is None:
             raise ValueError('privacy = "dp" needs `epsilon`, the budget of every row')
         if self.out_features != self.in_features:
@@ -271,7 +267,6 @@ class ServerPaths:
     """The folder of a server, which holds ``server.toml``."""
 
     folder: Path
-    flower_name: str = "flower"
 
     @classmethod
     def find(cls, folder: str | Path) -> ServerPaths:
@@ -326,4 +321,4 @@ class ServerPaths:
     @property
     def flower(self) -> Path:
         """The folder of Flower's own files: its database and our thin app."""
-        return self.folder / self.flower_name
+        return self.folder / "flower"

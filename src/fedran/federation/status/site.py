@@ -11,6 +11,7 @@ from pathlib import Path
 from fedran.federation.protocol.connection import certificate_expiry
 from fedran.federation.protocol.limits import FULL_DISK
 from fedran.federation.protocol.lockfile import lock_holder
+from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.masking.attempt import STAGES
 from fedran.federation.secure.site.pinning import PinnedRoster, key_fingerprint, roster_fingerprint
 from fedran.federation.secure.site.sum_files import FOLDER, SumFiles
@@ -26,6 +27,7 @@ from fedran.federation.site.settings import (
 from fedran.federation.status.model import Finding, Outcome, SiteStatus, Status
 from fedran.federation.status.reader import alarms, disk_findings
 from fedran.wire.files import folder_bytes, read_json_object
+from fedran.wire.validation import FILE_LIMITS
 
 
 def read_site(paths: SitePaths) -> Status:
@@ -86,8 +88,10 @@ def _uploads(folder: Path) -> list[Outcome]:
     for path in folder.glob("*.envelope") if folder.is_dir() else ():
         receipt = outbox.receipt(path.stem)
         state, reason = (receipt.code.value, receipt.reason) if receipt else ("pending", "")
-        if receipt is None and (revision := outbox.note(path.stem).get("revision")):
-            reason = f"revision {revision}, which the server has not asked for yet"
+        if receipt is None and (blob := outbox.envelope(path.stem)):
+            revision = open_envelope(blob, FILE_LIMITS).statement.revision
+            if revision:
+                reason = f"revision {revision}, which the server has not asked for yet"
         with suppress(FileNotFoundError):  # withdrawn or put aside meanwhile
             found.append(Outcome(path.stat().st_mtime, "", path.stem, state, reason))
     return sorted(found, key=lambda upload: upload.at or 0.0)

@@ -42,8 +42,7 @@ def advertise(federation, number=1, name="site-1", task="may", roster="", **chan
     shown = PinnedRoster(federation.state(name)).clients
     me = Participant.load(file, settings, shown)
     asked = federation.settings(**changes)
-    with federation.store() as store:
-        store.settings = asked
+    with federation.store(**changes) as store:
         content = make_content(store, task)
         attempt = make_attempt(store, task, number, content)
     attempt = replace(attempt, roster=roster or attempt.roster)

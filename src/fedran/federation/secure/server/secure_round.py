@@ -19,6 +19,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, shortened
 from fedran.federation.protocol.limits import (
     FIRST_PROGRESS,
+    LOCK_TIMEOUT,
     MAX_ATTEMPTS,
     POLL_SECONDS,
     PROGRESS_SECONDS,
@@ -43,9 +45,12 @@ from fedran.federation.secure.server.open_sum import (
     next_number,
     receive_sum,
 )
-from fedran.federation.server.round.messenger import Reply
+from fedran.federation.server.head.validation import ValidationSet
+from fedran.federation.server.round.messenger import Messenger, Network, Reply
 from fedran.federation.server.round.quorum import HOW_TO_CLOSE, Quorum, Verdict
 from fedran.federation.server.round.round import Round
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.store.store import locked_store
 
 log = logging.getLogger(__name__)
 
@@ -253,3 +258,14 @@ class SecureRound(Round):
                 self.receipts.setdefault(node, []).append(own)
         for client in members:
             quorum.answer(Receipt(receipt.code, client, attempt.task, "?", receipt.reason))
+
+
+def run_round(
+    network: Network, folder: Path, settings: ServerSettings, task: str, *, keyed: bool
+) -> None:
+    """One run of the server in ``folder``. ``keyed``: a node may answer for its own client only."""
+    with locked_store(folder, settings, task, LOCK_TIMEOUT) as store:
+        validation = ValidationSet.load(folder, settings)
+        owners = store.database.node_owners if keyed else None
+        rounds = Round if settings.privacy == "none" else SecureRound
+        rounds(Messenger(network), store, validation, owners).run(task)

@@ -183,8 +183,7 @@ def make_contribution(site: Site, offer: Offer, content: Content) -> NDArray[np.
     assert isinstance(phi, RandomFeatures)
     if content.noise is not None:
         return private_contribution(content.mechanism(phi.fingerprint), H, data.y, content)
-    capacity = site.capacity(phi.out_features)
-    y, kept = choose_rows(H, data.y, capacity, offer, site.settings)
+    y, kept = choose_rows(H, data.y, offer, site.settings)
     omega = content.test_matrix(phi.out_features)
     batches = [kept[i : i + BATCH_ROWS] for i in range(0, len(kept), BATCH_ROWS)]
     found = sum(
