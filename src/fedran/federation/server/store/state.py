@@ -31,6 +31,8 @@ class State:
         self._aggregator = Aggregator(fingerprint=self.fingerprint)
         """Of the first ``_read`` uploads."""
         self._read = 0
+        self._at_hand: dict[UploadId, Message] = {}
+        """Messages of later uploads, as far as they are in memory."""
 
     @classmethod
     def load(cls, settings: ServerSettings, database: Database) -> State:
@@ -61,12 +63,14 @@ class State:
         self._note([upload])
 
     def without(self, keys: Collection[UploadId]) -> State:
-        """The state as if these uploads had never come. Points in memory are not read again."""
+        """The state as if these uploads had never come. Points in memory are not read again.
+
+        They are absorbed at the next solve, so that this takes no longer for large messages.
+        """
         rest = State(self.settings, self.database)
         rest._note(upload for key, upload in self.uploads.items() if key not in keys)
-        for key, message in self._aggregator.points.items():
-            if key not in keys:
-                rest._absorb(self.uploads[key], message)
+        held = {**self._at_hand, **self._aggregator.points}
+        rest._at_hand = {key: message for key, message in held.items() if key not in keys}
         return rest
 
     def digest(self, key: UploadId) -> str | None:
@@ -82,7 +86,8 @@ class State:
     def aggregator(self) -> Aggregator:
         """The messages of all uploads, in their order."""
         for upload in list(self.uploads.values())[self._read :]:
-            self._absorb(upload, self.database.message(upload))
+            held = self._at_hand.pop(upload.key, None)
+            self._absorb(upload, self.database.message(upload) if held is None else held)
         return self._aggregator
 
     def _absorb(self, upload: Upload, message: Message) -> None:

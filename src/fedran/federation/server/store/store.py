@@ -161,22 +161,21 @@ class Store:
     def candidate(self, left_out: Collection[Part]) -> Head | None:
         """A head without some parts, to be compared with others; None if no class is left."""
         if self.settings.privacy == "none":
-            return self._solve_points(self.served, left_out, ASKED_RIDGE, ASKED)
-        clients = {client for client, _ in left_out}
-        uploads = (u for u in self.served.uploads.values() if u.client in clients)
+            return self._solve_points(left_out, ASKED_RIDGE, ASKED)
+        clients, state = {client for client, _ in left_out}, self.served
+        uploads = (u for u in state.uploads.values() if u.client in clients)
         messages = map(self.database.message, uploads)  # one at a time in memory
-        return self.served.aggregator.solve_without(messages, self.ridge)
+        return state.aggregator.solve_without(messages, self.ridge)
 
     def solve(self, left_out: Collection[Part] = ()) -> Head | None:
         """The head over everything that may count, but some parts; None if no class is left.
 
         A label cannot be left out of a secure sum, so the head has no such label at all.
         """
-        state = self.served
         if self.settings.privacy == "none":
-            found = self._solve_points(state, left_out, self.ridge, self.settings.support)
+            found = self._solve_points(left_out, None, self.settings.support)
             return None if found is None else self.calibrated(found)
-        clients = {client for client, label in left_out if label is None}
+        clients, state = {client for client, label in left_out if label is None}, self.served
         if clients:
             state = state.without({key for key in state.uploads if key[0] in clients})
         gone = {label for _, label in left_out if label is not None}
@@ -184,15 +183,15 @@ class Store:
         if not kept:
             return None
         head = state.aggregator.solve(self.ridge)
-        if len(kept) == len(head.classes):
-            return self.calibrated(head)
-        classes = tuple(head.classes[i] for i in kept)
-        return self.calibrated(replace(head, weights=head.weights[:, kept], classes=classes))
+        if len(kept) < len(head.classes):
+            classes = tuple(head.classes[i] for i in kept)
+            head = replace(head, weights=head.weights[:, kept], classes=classes)
+        return self.calibrated(head)
 
     def _solve_points(
-        self, state: State, left_out: Collection[Part], ridge: Ridge | float | None, most: int
+        self, left_out: Collection[Part], ridge: float | None, most: int
     ) -> Head | None:
-        out = set(left_out)
+        state, out = self.served, set(left_out)
         if all({(client, None), (client, c)} & out for client, c in state.parts):
             return None
         most = min(most, self.settings.support)
