@@ -69,7 +69,7 @@ results: .venv/dev  ## docs/results.md and results/report from results/*.jsonl
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev,docs,torch,onnx,efficientnet,parquet,bench,simulation]'
+	$(PIP) -e '.[dev,docs,torch,onnx,efficientnet,parquet,bench,flower]'
 	@touch $@ .venv/docs .venv/bare
 
 clean:

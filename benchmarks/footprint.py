@@ -30,7 +30,6 @@ EXTRAS = {
     "text": ("PyTorch, transformers", "import torch"),
     "bench": ("matplotlib, Jinja2", "import matplotlib.figure"),
     "flower": ("Flower", "import flwr"),
-    "simulation": ("Flower, Ray", "import ray"),
 }
 """What an extra brings, and the import whose time is measured."""
 

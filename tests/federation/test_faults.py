@@ -289,6 +289,8 @@ def submit_evil_app(fed, folder, marker, **changes):
     paths = ServerPaths(folder)
     paths.runtime.mkdir(parents=True, exist_ok=True)
     (paths.flower / APP).write_bytes(app)
+    paths.tls.mkdir(exist_ok=True)
+    (paths.tls / "ca.crt").write_bytes((fed.server.tls / "ca.crt").read_bytes())
     stolen = json.loads((fed.server.runtime / OWNER).read_bytes())
     (paths.runtime / OWNER).write_text(json.dumps({**stolen, **changes}))
     return control.start_run(paths)

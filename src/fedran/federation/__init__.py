@@ -7,7 +7,7 @@ makes folders and runs the processes. Imports go one way, as pyproject.toml says
 
 One task passes through these modules:
 
-1. ``ops.tasks`` starts a run of Flower. ``flower.serverapp`` opens the store, and
+1. ``ops.tasks`` starts a run of Flower. ``flower.serverapp`` begins a round, and
    ``server.round.round`` sends an offer (``protocol.messages``) to every connected site.
 2. ``site.app`` answers, called by ``flower.clientapp``. ``site.source`` reads the rows and
    ``site.upload`` makes points or a summary of them. The signed envelope (``protocol.identity``)

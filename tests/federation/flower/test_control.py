@@ -13,7 +13,7 @@ from flwr.superlink import main as flower_app
 from fedran.federation.flower import control, programs
 from fedran.federation.flower.executor import check_app
 from fedran.federation.flower.superlink import OwnerOnly
-from fedran.federation.protocol.keys import make_node_key
+from fedran.federation.protocol.keys import make_certificates, make_node_key
 from fedran.federation.server.settings import APP, OWNER, ServerPaths
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
@@ -25,7 +25,8 @@ def paths(tmp_path, monkeypatch):
     from starlette.testclient import TestClient  # its import warns
 
     found = ServerPaths(tmp_path)
-    programs._superlink_program(found, "127.0.0.1:9", None)
+    make_certificates(found.tls)
+    programs.write_interface(found, "127.0.0.1:9")
     plugin = OwnerOnly(found.runtime)
     monkeypatch.setattr(flower_app, "load_control_authn_plugin", lambda: plugin)
     link = TestClient(flower_app.create_app(), raise_server_exceptions=False)
@@ -81,7 +82,8 @@ def test_a_wrong_secret_is_refused(paths):
 
 def test_a_superlink_that_does_not_listen_is_an_error_of_one_sentence(tmp_path):
     paths = ServerPaths(tmp_path)
-    programs._superlink_program(paths, f"127.0.0.1:{programs.free_port()}", None)
+    make_certificates(paths.tls)
+    programs.write_interface(paths, f"127.0.0.1:{programs.free_port()}")
     with pytest.raises(control.FlowerError, match=r"no answer of Flower to list nodes: .*refused"):
         control.list_nodes(paths)
 

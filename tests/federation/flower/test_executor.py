@@ -15,7 +15,7 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 
 from fedran.core.errors import Refused
 from fedran.federation.flower import clientapp, executor, programs
-from fedran.federation.flower.executor import CLAIM, check_app, end_with, note_alarm
+from fedran.federation.flower.executor import CLAIM, check_app, check_or_alarm, end_with
 from fedran.federation.ops.scaffold import make_site
 from fedran.federation.protocol.keys import make_certificates
 from fedran.federation.site.settings import ALARMS, SitePaths
@@ -32,11 +32,16 @@ def paths(tmp_path):
     return SitePaths(tmp_path / "site")
 
 
-def test_a_foreign_app_raises_an_alarm_that_is_kept(paths, caplog):
-    note_alarm(paths.state, "app: got evil\x1b[31m")
+def test_a_foreign_app_raises_an_alarm_that_is_kept(paths, caplog, monkeypatch):
+    def check(fab):
+        raise Refused("app", "ours", "evil\x1b[31m")
+
+    monkeypatch.setattr(executor, "check_app", check)
+    with pytest.raises(Refused):
+        check_or_alarm(b"", paths.state)
     assert "ALARM: a run brought an app that is not fedran's" in caplog.text
     (line,) = (paths.folder / "state" / ALARMS).read_text().splitlines()
-    assert json.loads(line)["reason"] == "app: got evil\\x1b[31m"
+    assert "\\x1b[31m" in json.loads(line)["reason"]
 
 
 def test_the_port_between_node_and_app_needs_a_secret_and_has_a_certificate(paths, monkeypatch):
@@ -143,7 +148,9 @@ def test_a_site_checks_the_app_of_a_run_and_never_loads_it(ours, paths, monkeypa
         monkeypatch.setattr(task, name, getattr(task, name))
     monkeypatch.setattr(task, "run_clientapp", run)
     monkeypatch.setattr("os._exit", lambda code: steps.append(code))
-    end_with(lambda: executor.answer_message(clientapp.app, paths, "127.0.0.1:1", "token", b""))
+    end_with(
+        lambda: executor.answer_message(clientapp.app, paths.state, "127.0.0.1:1", "token", b"")
+    )
     assert steps[0] == (False, {"runtime_dependency_install": False})
     assert steps[1:] == [clientapp.app if ours else "refused", 0]
     assert (paths.folder / "state" / ALARMS).is_file() != ours
@@ -152,7 +159,7 @@ def test_a_site_checks_the_app_of_a_run_and_never_loads_it(ours, paths, monkeypa
 def test_a_version_of_flower_without_these_steps_answers_nothing(paths, monkeypatch):
     monkeypatch.delattr(executor.client_task, "install_from_fab")
     with pytest.raises(NotImplementedError, match=r"\.install_from_fab"):
-        executor.answer_message(clientapp.app, paths, "127.0.0.1:1", "token", b"")
+        executor.answer_message(clientapp.app, paths.state, "127.0.0.1:1", "token", b"")
 
 
 @pytest.mark.parametrize("ours", [True, False])

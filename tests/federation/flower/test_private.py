@@ -45,6 +45,5 @@ def test_the_pin_is_the_installed_minor_release():
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     major, minor = private.VERSION.split(".")
     assert version("flwr").startswith(f"{private.VERSION}.")
-    for extra in ("flower", "simulation"):
-        (pin,) = [d for d in project["optional-dependencies"][extra] if re.match(r"flwr\b", d)]
-        assert pin.endswith(f">={private.VERSION},<{major}.{int(minor) + 1}")
+    (pin,) = [d for d in project["optional-dependencies"]["flower"] if re.match(r"flwr\b", d)]
+    assert pin.endswith(f">={private.VERSION},<{major}.{int(minor) + 1}")

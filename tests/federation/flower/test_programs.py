@@ -9,7 +9,7 @@ pytest.importorskip("cryptography")
 
 from fedran.federation.flower import programs
 from fedran.federation.ops.scaffold import make_server
-from fedran.federation.server.settings import OWNER, WITHOUT_KEYS, ServerSettings
+from fedran.federation.server.settings import OWNER, ServerSettings
 
 
 def test_addresses_of_both_kinds_are_reached(tmp_path, monkeypatch):
@@ -43,7 +43,7 @@ def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
         "9443",
     ]
     owner = json.loads((paths.runtime / OWNER).read_text())
-    assert (owner["address"], owner["ca"]) == ("[::1]:9443", str(paths.tls / "ca.crt"))
+    assert owner["address"] == "[::1]:9443"
     assert owner["secret"] not in " ".join(command)
     assert command[command.index("--isolation") + 1] == "process"
     secret = paths.runtime / "secret"
@@ -51,7 +51,6 @@ def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
     assert command[command.index("--superexec-auth-secret-file") + 1] == str(secret)
     assert secret.stat().st_mode & 0o077 == 0
     program, given = programs.server_executor(paths)
-    assert WITHOUT_KEYS not in given
     assert given["FEDRAN_SERVER"] == str(paths.settings_file)
     assert str(paths.tls / "ca.crt") in program
     assert secret.read_bytes().hex() not in " ".join(program)  # other users see the command

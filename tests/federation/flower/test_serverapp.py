@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 from fedran.core.errors import Refused
 from fedran.federation.flower import serverapp
 from fedran.federation.server import settings as server_settings
+from fedran.federation.server.round.round import Round
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import SUMS, D, Sites, large
@@ -63,7 +64,7 @@ def test_a_run_may_have_a_deadline_of_its_own(given, expected, here, monkeypatch
     monkeypatch.setenv(serverapp.VARIABLE, str(here / "server.toml"))
     found = []
     run = lambda self, task: found.append((task, self.settings.deadline))  # noqa: E731
-    monkeypatch.setattr(serverapp.Round, "run", run)
+    monkeypatch.setattr(Round, "run", run)
     config = {"task": "may", "deadline": given}
     serverapp.main(None, Context(1, 2, {}, RecordDict(), config))
     assert found == [("may", expected)]

@@ -28,7 +28,7 @@ class Flower:
     def __init__(self, place, *answers):
         self.place, self.answers, self.started = place, list(answers), []
 
-    def start_run(self, place, task, simulated=None, deadline=0.0):
+    def start_run(self, place, task, deadline=0.0):
         self.started.append(task)
         self.deadline = deadline
         return str(100 + len(self.started))

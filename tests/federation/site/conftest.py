@@ -6,7 +6,7 @@ import pytest
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
-    from fedran.federation.site.app import VARIABLE
+    from fedran.federation.flower.clientapp import VARIABLE
     from helpers.federation.site_app import Place
 
     found = Place(tmp_path / "site")

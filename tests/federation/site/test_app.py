@@ -11,12 +11,11 @@ pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedran.federation.flower.clientapp import answer_offer, receive_results
+from fedran.federation.flower.clientapp import VARIABLE, answer_offer, receive_results
 from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt
-from fedran.federation.site.app import VARIABLE
-from helpers.federation.site_app import OFFER, Place, asked, call, context
+from helpers.federation.site_app import OFFER, Place, asked, call
 
 DIGEST = "ab" * 32
 
@@ -109,21 +108,9 @@ def test_messages_and_run_configurations_cannot_choose_a_path(place, tmp_path):
     body = make_record(
         {"offer": {**OFFER.fields(), "x": 1, **strange, "task": "may"}, **strange}, {}
     )
-    fields, blobs = call(answer_offer, body, context(5, **strange))
+    fields, blobs = call(answer_offer, body, **strange)
     assert (fields["client"], fields["told"], set(blobs)) == ("site-1", "", {"may"})
     assert sorted(p.name for p in other.folder.iterdir()) == ["data", "site.key", "site.toml"]
-
-
-def test_a_folder_of_sites_gives_each_node_the_site_of_its_number(tmp_path, monkeypatch):
-    for name in ("b", "a", "c"):
-        Place(tmp_path / "sites" / name, f"site-{name}")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "sites"))
-    told = [call(answer_offer, asked(), context(n))[0] for n in range(3)]
-    assert [t["client"] for t in told] == ["site-a", "site-b", "site-c"]
-    for wrong in (3, -1, True, 1.0, "../b", None):
-        fields, blobs = call(answer_offer, asked(), context(wrong))
-        assert (fields["client"], blobs) == ("", {})
-        assert fields["told"] == "Refused at the site; its log says more"
 
 
 def test_what_is_wrong_at_a_site_reaches_the_server_without_a_path(
@@ -142,7 +129,7 @@ def test_what_is_wrong_at_a_site_reaches_the_server_without_a_path(
     (place.folder / "site.key").unlink()
     told.append(call(answer_offer, asked())[0]["told"])
     assert all(text and "/" not in text and "Who" not in text for text in told)
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "none.toml"))
     assert call(receive_results, asked())[0]["client"] == ""
 
 

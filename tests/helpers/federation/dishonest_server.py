@@ -20,7 +20,7 @@ from pathlib import Path
 
 from flwr.app import Message, MessageType
 
-from fedran.federation.flower.executor import serve_runs
+from fedran.federation.flower.executor import serve
 from fedran.federation.flower.records import make_record, read_record
 from fedran.federation.flower.serverapp import app
 from fedran.federation.protocol.configuration import load_settings
@@ -260,5 +260,4 @@ if __name__ == "__main__":
     def recorded(grid, context):
         chosen(grid=RecordedGrid(grid, record), context=context)
 
-    file, address, *keys = sys.argv[1:]
-    serve_runs(recorded, Path(file), address, *map(Path, keys))
+    serve(recorded, *sys.argv[1:])

@@ -1,6 +1,5 @@
 """A federation with secure sums in memory: real sites with folders, real rounds, no network."""
 
-import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -9,12 +8,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Context, Message, MessageType, Metadata, RecordDict
+from flwr.app import MessageType
 
 import fedran
-from fedran.federation.flower.clientapp import answer_offer, receive_results
+from fedran.federation.flower.records import make_record, read_record
 from fedran.federation.flower.serverapp import FlowerNetwork
 from fedran.federation.protocol.identity import SiteKey
+from fedran.federation.protocol.messages import Question
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.masking.attempt import Request
 from fedran.federation.secure.server.secure_round import SecureRound
@@ -23,7 +23,7 @@ from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.server.round.messenger import Messenger
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.store import Store
-from fedran.federation.site.app import VARIABLE
+from fedran.federation.site.app import respond
 from helpers.federation.fleet import Fleet, shorten_waits
 from helpers.federation.flower_messages import blobs_of
 
@@ -85,7 +85,6 @@ class SecureFederation:
             f'privacy = "secure"\nclasses = {CLASSES}\n'
         )
         self.set_roster(self.names)
-        monkeypatch.setenv(VARIABLE, str(folder / "sites"))
 
     def put(self, name, task, X, y):
         """The rows of a site for a task."""
@@ -131,16 +130,12 @@ class SecureFederation:
 
         ``tamper(message, answer)`` returns another answer, or None for none at all.
         """
-        number = sorted(self.names).index(name)
+        file = self.folder / "sites" / name / "site.toml"
 
         def answer(message):
-            app = answer_offer if message.metadata.message_type == "train" else receive_results
-            now = time.time()
-            about = Metadata(1, "m", 1, 2, "", "", now, 60.0, "train", src_task_id=1, dst_task_id=1)
-            here = Context(1, 2, {"partition-id": number}, RecordDict(), {})
-            reply = app(Message(content=message.content, metadata=about), here)
-            assert not reply.has_error()
-            return reply.content
+            offered = message.metadata.message_type == MessageType.TRAIN
+            kind = Question.OFFER if offered else Question.RESULTS
+            return make_record(*respond(kind, *read_record(message.content), file))
 
         return (
             answer if tamper is None else lambda message: tamper(message, lambda: answer(message))

@@ -43,17 +43,12 @@ class Place:
         return self.folder / "state" / "head.fedran"
 
 
-def context(number=None, **run):
-    node = {} if number is None else {"partition-id": number}
-    return Context(1, 2, node, RecordDict(), dict(run))
-
-
-def call(app, body, here=None):
+def call(app, body, **run):
     """Fields and blobs of the answer."""
     now = time.time()
     about = Metadata(1, "m", 1, 2, "", "", now, 60.0, "train", src_task_id=1, dst_task_id=1)
     message = Message(content=body, metadata=about)
-    reply = app(message, context() if here is None else here)
+    reply = app(message, Context(1, 2, {}, RecordDict(), run))
     assert not reply.has_error()
     fields = fields_of(reply)
     names = {"client", "head", "settled", "waiting", "told", "failed", "more", "protocol"}

@@ -41,13 +41,10 @@ app = typer.Typer(name="federation", help=SUMMARY, no_args_is_help=True, add_com
 
 
 @app.callback()
-def _require_flower() -> None:
-    try:
-        found = find_spec("flwr") is not None
-    except ValueError:  # sys.modules holds a module without __spec__
-        found = False
-    if not found:
-        raise MissingExtra("a federation needs Flower", "flower")
+def _require_extra() -> None:
+    """Flower itself is only needed where its programs are started."""
+    if find_spec("cryptography") is None:
+        raise MissingExtra("a federation needs cryptography and Flower", "flower")
 
 
 for panel, commands in COMMANDS.items():

@@ -92,13 +92,12 @@ def simulate(
     tasks: Annotated[
         list[str], typer.Argument(help="Ids of the tasks, in order.", show_default=False)
     ],
-    cpus: Annotated[int, typer.Option(min=1, help="Cores per site.")] = 1,
 ) -> None:
-    """Run tasks over all sites of a folder in Flower's simulation (Ray).
+    """Run tasks over all sites of a folder, without Flower and without a network.
 
     The exit code is 1 if fewer than `min_clients` sites took part in a task.
     """
     from fedran.federation.ops.tasks import simulate as run
 
-    if not all(result.successful for result in run(folder, tasks, cpus=cpus, say=typer.echo)):
+    if not all(result.successful for result in run(folder, tasks, say=typer.echo)):
         raise typer.Exit(1)

@@ -53,20 +53,13 @@ class FlowerNode:
     """registered, online or offline."""
 
 
-def start_run(
-    paths: ServerPaths,
-    task: str = "",
-    simulated: tuple[int, int] | None = None,
-    deadline: float = 0.0,
-) -> str:
+def start_run(paths: ServerPaths, task: str = "", deadline: float = 0.0) -> str:
     """Start a run of our app and return its id; "" names no task.
 
-    With a ``deadline`` of 0, that of the server's settings counts. ``simulated`` is the number of
-    simulated sites and of cores for each.
+    With a ``deadline`` of 0, that of the server's settings counts.
     """
     from flwr.proto.control_pb2 import StartRunRequest
     from flwr.proto.fab_pb2 import Fab
-    from flwr.proto.federation_config_pb2 import SimulationConfig
     from flwr.proto.transport_pb2 import Scalar
 
     app = (paths.flower / APP).read_bytes()
@@ -74,10 +67,6 @@ def start_run(
         fab=Fab(hash_str=hashlib.sha256(app).hexdigest(), content=app),
         override_config={"task": Scalar(string=task), "deadline": Scalar(double=deadline)},
     )
-    if simulated is not None:
-        sites, cpus = simulated
-        config = SimulationConfig(num_supernodes=sites, client_resources_num_cpus=cpus)
-        request.override_federation_config.CopyFrom(config)
     with _client(paths, "start a run") as client:
         return str(client.StartRun(request).run_id)
 
@@ -138,11 +127,10 @@ def _client(paths: ServerPaths, purpose: str) -> Iterator[Any]:
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
     owner = json.loads((paths.runtime / OWNER).read_bytes())
-    ca = None if owner["ca"] is None else (paths.folder / owner["ca"]).read_bytes()
     client = ControlHttpClient.from_server_address(
         owner["address"],
-        insecure=ca is None,
-        root_certificates=ca,
+        insecure=False,
+        root_certificates=(paths.tls / "ca.crt").read_bytes(),
         interceptors=[RuntimeVersionHttpInterceptor("flwr CLI"), _Bearer(owner["secret"])],
     )
     try:

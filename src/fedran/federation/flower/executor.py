@@ -4,7 +4,7 @@ Flower's own launcher installs and runs the app that comes with a run, and passe
 task on the command line, where every user of the machine can read it. Two programs take its place:
 
     python -m fedran.federation.flower.executor server SERVER.toml HOST:PORT SECRET CA
-    python -m fedran.federation.flower.executor client SITE.toml HOST:PORT
+    python -m fedran.federation.flower.executor client SITE.toml HOST:PORT SECRET CA
 
 They claim tasks with a secret that only their own user can read, and run the installed app in a
 forked process. Whoever submits a run can therefore start this app, but brings no code.
@@ -41,11 +41,10 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from fedran.core.errors import Refused, printable
 from fedran.federation.flower.private import replace_steps
-from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.limits import MAX_APP_BYTES, POLL_SECONDS
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.server.settings import STATE
-from fedran.federation.site.settings import ALARMS, SitePaths, SiteSettings
+from fedran.federation.site.settings import ALARMS
 
 log = logging.getLogger("fedran.federation.flower.executor")
 client_task = import_module("flwr.supernode.runtime.run_clientapp")
@@ -65,20 +64,19 @@ def check_app(fab: bytes) -> None:
     expected = "an app that only names the apps of fedran"
     try:
         with zipfile.ZipFile(io.BytesIO(fab)) as file:
-            names = {n for n in file.namelist() if not n.startswith(".info/")}
-            size = file.getinfo("pyproject.toml").file_size
-            if names != {"pyproject.toml"} or size > MAX_APP_BYTES:
-                raise Refused("app", expected, sorted(names)[:10])
+            names = sorted(n for n in file.namelist() if not n.startswith(".info/"))
+            if file.getinfo("pyproject.toml").file_size > MAX_APP_BYTES:
+                raise Refused("app", expected, "a large file")
             table = tomllib.loads(file.read("pyproject.toml").decode())
-        components = table["tool"]["flwr"]["app"]["components"]
+        found = table["tool"]["flwr"]["app"]["components"]
     except Refused:
         raise
     except (zipfile.BadZipFile, zlib.error, LookupError, TypeError, ValueError) as reason:
         raise Refused("app", expected, type(reason).__name__) from None
     except RecursionError:
         raise Refused("app", expected, "a deeply nested file") from None
-    if components != COMPONENTS:
-        raise Refused("app", expected, components)
+    if names != ["pyproject.toml"] or found != COMPONENTS:
+        raise Refused("app", expected, [*names[:10], found])
 
 
 def end_with(work: Callable[[], None]) -> NoReturn:
@@ -158,50 +156,33 @@ def run_task(
     )
 
 
-def serve_runs(
-    app: Callable[..., None], file: Path, address: str, secret: Path, authority: Path
-) -> NoReturn:
-    """At the server: claim runs and do each in a process of its own, until this one is ended."""
-    log_to(file.parent)
-    root = authority.read_bytes()
-    run = partial(run_task, app, file.parent / STATE, address, authority=root)
-    claim_tasks(address, secret.read_bytes(), root, TaskType.SERVER_APP, run)
-
-
 def check_or_alarm(fab: bytes, state: Path) -> None:
     """Refuse a run with another app; log it, and keep it for ``fedran federation status``."""
     try:
         check_app(fab)
     except Refused as reason:
-        note_alarm(state, str(reason))
+        log.error(
+            "ALARM: a run brought an app that is not fedran's, and was refused (%s). Whoever "
+            "started it reached the owner's interface of the SuperLink; at a site, ask the "
+            "server's owner.",
+            reason,
+        )
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        line = json.dumps({"at": time.time(), "reason": printable(reason)})
+        with suppress(OSError), (state / ALARMS).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
         raise
 
 
-def note_alarm(state: Path, reason: str) -> None:
-    """Log a run with a foreign app, and keep it in the folder of the state."""
-    log.error(
-        "ALARM: a run brought an app that is not fedran's, and was refused (%s). Whoever started "
-        "it reached the owner's interface of the SuperLink; at a site, ask the server's owner.",
-        reason,
-    )
-    path = state / ALARMS
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    line = json.dumps({"at": time.time(), "reason": printable(reason)})
-    with suppress(OSError), path.open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
-
-
-def answer_message(
-    app: ClientApp, paths: SitePaths, address: str, token: str, authority: bytes
-) -> None:
-    """Answer one message with the site's app.
+def answer_message(app: ClientApp, state: Path, address: str, token: str, authority: bytes) -> None:
+    """Answer one message with the site's app. ``state`` is the folder of its state.
 
     Flower's function for this pulls the message and pushes the answer. Its two steps that install
     and load the app of the run are replaced.
     """
 
     def check(fab: bytes, **_: Any) -> None:
-        check_or_alarm(fab, paths.state)
+        check_or_alarm(fab, state)
 
     def load(**_: Any) -> Any:
         def installed(*_: str) -> ClientApp:
@@ -215,29 +196,18 @@ def answer_message(
     )
 
 
-def answer_messages(app: ClientApp, file: Path, address: str) -> NoReturn:
-    """At a site: claim messages and answer each in a process of its own.
-
-    The port has TLS with a certificate of the site's own.
-    """
-    paths = SitePaths(file.parent)
-    load_settings(SiteSettings, file)
-    log_to(paths.folder)
-    authority = (paths.runtime / "ca.crt").read_bytes()
-    secret = (paths.runtime / "secret").read_bytes()
-    os.chdir(paths.folder)  # for relative paths in an entry point
-    run = partial(answer_message, app, paths, address, authority=authority)
-    claim_tasks(address, secret, authority, TaskType.CLIENT_APP, run)
-
-
-def main(side: str, file: str, address: str, *keys: str) -> None:
-    """Run the program of one side, which imports only the app of this side."""
-    app = import_module(f"fedran.federation.flower.{side}app").app
-    if side == "client":
-        answer_messages(app, Path(file), address)
-    secret, authority = map(Path, keys)
-    serve_runs(app, Path(file), address, secret, authority)
+def serve(app: Any, file: str, address: str, secret: str, authority: str) -> NoReturn:
+    """Claim runs or messages for an app, each in a process of its own, until this one is ended."""
+    folder, root = Path(file).parent, Path(authority).read_bytes()
+    log_to(folder)
+    os.chdir(folder)  # for relative paths in an entry point
+    run, of_type = run_task, TaskType.SERVER_APP
+    if isinstance(app, ClientApp):
+        run, of_type = answer_message, TaskType.CLIENT_APP
+    work = partial(run, app, folder / STATE, address, authority=root)
+    claim_tasks(address, Path(secret).read_bytes(), root, of_type, work)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    side, *arguments = sys.argv[1:]  # only the app of this side is imported
+    serve(import_module(f"fedran.federation.flower.{side}app").app, *arguments)

@@ -24,7 +24,6 @@ IMPORTED = {
         "UnregisterNodeRequest",
     ),
     "flwr.proto.fab_pb2": ("Fab",),
-    "flwr.proto.federation_config_pb2": ("SimulationConfig",),
     "flwr.proto.runtime_pb2": ("AcquireTaskRequest",),
     "flwr.proto.transport_pb2": ("Scalar",),
     "flwr.supercore.auth.typing": ("AccountAuthLoginDetails", "AccountInfo"),

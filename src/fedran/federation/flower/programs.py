@@ -10,18 +10,13 @@ import socket
 import sys
 import warnings
 from pathlib import Path
+from typing import Literal
 
 from fedran.core.errors import MissingExtra
 from fedran.federation.protocol.configuration import check_address, join_address
 from fedran.federation.protocol.identity import check_private, write_private
 from fedran.federation.protocol.keys import days_left, make_certificates
-from fedran.federation.server.settings import (
-    APP,
-    OWNER,
-    REFUSED_REQUESTS,
-    WITHOUT_KEYS,
-    ServerPaths,
-)
+from fedran.federation.server.settings import APP, OWNER, REFUSED_REQUESTS, ServerPaths
 from fedran.federation.site.settings import SitePaths
 from fedran.wire.files import read_json_object, write_atomically
 
@@ -31,7 +26,6 @@ OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
 }
 """No downloads and no telemetry."""
 NO_SPINNING = {"OPENBLAS_THREAD_TIMEOUT": "8"}
@@ -46,6 +40,7 @@ SUPERNODE_HINTS = {
 """Codes in a SuperNode's output -> explanation. Every failure has the exit code 1, so that the
 output is the only source. Codes are those of OpenSSL and of Flower's API errors."""
 EXECUTOR = "fedran.federation.flower.executor"
+SUPERLINK = "fedran.federation.flower.superlink"
 APP_TEXT = """\
 [project]
 name = "fedran-app"
@@ -72,7 +67,8 @@ def superlink(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
     address = paths.settings().address
     host, port = check_address(address)
     check_private(paths.tls / "server.key", "the server's private key")
-    command = _superlink_program(paths, _reachable(address), paths.tls / "ca.crt")
+    write_interface(paths, _reachable(address))
+    command = [sys.executable, "-P", "-m", SUPERLINK, str(paths.runtime)]
     command += ["--host", host, "--port", str(port)]
     command += ["--database", str(paths.flower / "state.db")]
     command += ["--disable-runtime-dependency-installation"]
@@ -84,27 +80,25 @@ def superlink(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
     return command, _environment(FLWR_HOME=paths.flower)
 
 
+def _executor(
+    side: Literal["server", "client"], paths: ServerPaths | SitePaths, address: str, ca: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of the program that runs an app for its SuperLink or SuperNode."""
+    variable = "FEDRAN_SERVER" if side == "server" else "FEDRAN_SITE"
+    command = [sys.executable, "-P", "-m", EXECUTOR, side, str(paths.settings_file), address]
+    command += [str(paths.runtime / "secret"), str(ca)]
+    home = {"FLWR_HOME": paths.folder / "flower", variable: paths.settings_file}
+    return command, _environment(**home)
+
+
 def server_executor(paths: ServerPaths) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of the program that runs the server's app for its SuperLink."""
-    command = [sys.executable, "-P", "-m", EXECUTOR, "server"]
-    command += [str(paths.settings_file), _reachable(paths.settings().address)]
-    command += [str(paths.runtime / "secret"), str(paths.tls / "ca.crt")]
-    return command, _environment(FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file)
+    """The program that runs the server's app."""
+    return _executor("server", paths, _reachable(paths.settings().address), paths.tls / "ca.crt")
 
 
-def simulator(paths: ServerPaths, sites: Path, port: int) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of a SuperLink that simulates the sites on this machine.
-
-    It starts the simulation engine itself, and Flower then ignores the secret of executors. So
-    other users of the machine can take over a run: the simulation is for trying out.
-    """
-    command = _superlink_program(paths, f"127.0.0.1:{port}", None)
-    command += ["--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--disable-runtime-dependency-installation"]
-    environment = _environment(
-        FLWR_HOME=paths.flower, FEDRAN_SERVER=paths.settings_file, FEDRAN_SITE=sites
-    )
-    return command, {**environment, WITHOUT_KEYS: "1"}
+def site_executor(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
+    """The program that runs the site's app, for the SuperNode that listens at ``port``."""
+    return _executor("client", paths, f"127.0.0.1:{port}", paths.runtime / "ca.crt")
 
 
 def supernode(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
@@ -129,13 +123,6 @@ def supernode(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
     command += ["--root-certificates", str(folder / settings.ca)]
     command += ["--auth-supernode-private-key", str(folder / settings.node_key)]
     return command, _environment(FLWR_HOME=folder / "flower", FEDRAN_SITE=paths.settings_file)
-
-
-def executor(paths: SitePaths, port: int) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of the program that runs the site's app for its SuperNode."""
-    command = [sys.executable, "-P", "-m", EXECUTOR, "client"]
-    command += [str(paths.settings_file), f"127.0.0.1:{port}"]
-    return command, _environment(FLWR_HOME=paths.folder / "flower", FEDRAN_SITE=paths.settings_file)
 
 
 def is_listening(address: str) -> bool:
@@ -192,12 +179,8 @@ def _environment(**variables: str | Path) -> dict[str, str]:
     return {**NO_SPINNING, **os.environ, **OFFLINE, "PATH": search, **added}
 
 
-def _superlink_program(paths: ServerPaths, address: str, ca: Path | None) -> list[str]:
-    """The program of a SuperLink, without Flower's arguments.
-
-    Our app, and a new secret of the owner's interface, are written for ``control.py``. ``ca`` is
-    the certificate of the authority; None: a simulation, without TLS.
-    """
+def write_interface(paths: ServerPaths, address: str) -> None:
+    """Write what ``control.py`` needs: our app, and address and secret of the owner's interface."""
     _executable("flower-superlink")  # one sentence where Flower is not installed
     from flwr.cli.build import build_fab_from_files
 
@@ -206,14 +189,7 @@ def _superlink_program(paths: ServerPaths, address: str, ca: Path | None) -> lis
         app, _ = build_fab_from_files({"pyproject.toml": APP_TEXT.encode()})
     paths.flower.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(paths.flower / APP, app)
-    previous = read_json_object(paths.runtime / OWNER).get("secret")
-    owner = {
-        "address": address,
-        "ca": ca and str(ca),
-        "secret": secrets.token_hex(32),
-        "previous": previous,
-    }
+    known = read_json_object(paths.runtime / OWNER).get("secret")
+    owner = {"address": address, "secret": known or secrets.token_hex(32)}
     _replace_private(paths.runtime / OWNER, json.dumps(owner).encode())
     (paths.runtime / REFUSED_REQUESTS).unlink(missing_ok=True)
-    module = "fedran.federation.flower.superlink"
-    return [sys.executable, "-P", "-m", module, str(paths.runtime)]

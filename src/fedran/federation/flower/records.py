@@ -26,33 +26,18 @@ def read_record(content: RecordDict) -> tuple[dict[str, Any], dict[str, bytes]]:
 
     Fields that are not a JSON object are refused, and blobs that are not arrays of bytes.
     """
-    return _fields(content), _blobs(content)
-
-
-def _fields(content: RecordDict) -> dict[str, Any]:
     try:
         text = content["fields"]["json"]
-        if not isinstance(text, str) or len(text) > MAX_JSON:
-            raise Refused("message", f"at most {MAX_JSON} characters of JSON", type(text).__name__)
-        found = json.loads(text)
-    except Refused:
-        raise
+        fields = json.loads(text) if len(text) <= MAX_JSON else None
     except (KeyError, TypeError, ValueError, RecursionError) as reason:
         raise Refused("message", "fields as JSON", str(reason)) from None
-    if not isinstance(found, dict):
-        raise Refused("message", "a JSON object", found)
-    return found
-
-
-def _blobs(content: RecordDict) -> dict[str, bytes]:
-    record = content.get("blobs")
-    if record is None:
-        return {}
-    if not isinstance(record, ArrayRecord):
-        raise Refused("message", "arrays of bytes", type(record).__name__)
-    if len(record) > MAX_BLOBS:
-        raise Refused("message", f"at most {MAX_BLOBS} parts", len(record))
-    for name, array in record.items():
+    if not isinstance(fields, dict):
+        expected = f"a JSON object of at most {MAX_JSON} characters"
+        raise Refused("message", expected, type(fields).__name__)
+    arrays = content.get("blobs", ArrayRecord())
+    if not isinstance(arrays, ArrayRecord) or len(arrays) > MAX_BLOBS:
+        raise Refused("message", f"at most {MAX_BLOBS} arrays of bytes", "something else")
+    for name, array in arrays.items():
         if array.stype != RAW:
             raise Refused(name, f"an array of kind {RAW}", array.stype)
-    return {str(name): bytes(array.data) for name, array in record.items()}
+    return fields, {str(name): bytes(array.data) for name, array in arrays.items()}

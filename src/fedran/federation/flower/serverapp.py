@@ -20,15 +20,11 @@ from flwr.serverapp import Grid, ServerApp
 from fedran.core.errors import Refused, check_id
 from fedran.federation.flower.records import make_record, read_record
 from fedran.federation.protocol.configuration import load_settings
-from fedran.federation.protocol.limits import LOCK_TIMEOUT
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.protocol.messages import Question
-from fedran.federation.secure.server.secure_round import SecureRound
-from fedran.federation.server.head.validation import ValidationSet
-from fedran.federation.server.round.messenger import Incoming, Messenger
-from fedran.federation.server.round.round import Round
-from fedran.federation.server.settings import WITHOUT_KEYS, ServerSettings
-from fedran.federation.server.store.store import locked_store
+from fedran.federation.secure.server.secure_round import run_round
+from fedran.federation.server.round.messenger import Incoming
+from fedran.federation.server.settings import ServerSettings
 
 VARIABLE = "FEDRAN_SERVER"
 MESSAGE_TYPES = {
@@ -90,11 +86,7 @@ def main(grid: Grid, context: Context) -> None:
             check_id(task, "task")
         if deadline := context.run_config.get("deadline"):
             settings = replace(settings, deadline=float(deadline))
-        with locked_store(folder, settings, task, LOCK_TIMEOUT) as store:
-            validation = ValidationSet.load(folder, settings)
-            owners = None if os.environ.get(WITHOUT_KEYS) == "1" else store.database.node_owners
-            rounds = Round if settings.privacy == "none" else SecureRound
-            rounds(Messenger(FlowerNetwork(grid)), store, validation, owners).run(task)
+        run_round(FlowerNetwork(grid), folder, settings, task, keyed=True)
     except Exception as reason:
         log.exception("the run failed: %s", reason)
         raise

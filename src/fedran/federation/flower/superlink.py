@@ -41,7 +41,7 @@ from fedran.federation.flower.private import replace_steps
 from fedran.federation.protocol.limits import ALARM_SECONDS
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.server.settings import OWNER, REFUSED_REQUESTS
-from fedran.wire.files import read_json_object, write_atomically
+from fedran.wire.files import write_atomically
 
 Metadata = Sequence[tuple[str, str | bytes]]
 log = logging.getLogger("fedran.federation.flower.superlink")
@@ -75,23 +75,13 @@ class OwnerOnly(NoOpControlAuthnPlugin):  # type: ignore[misc]
         token = str(dict(metadata).get(ACCESS_TOKEN_KEY, "")).encode(errors="replace")
         if hmac.compare_digest(token, self.secret):
             return super().validate_tokens_in_metadata(metadata)
-        if not self._of_another_start(token):
-            self._note_refusal()
+        self._note_refusal()
         return False, None
 
     def refresh_tokens(self, metadata: Metadata) -> tuple[Metadata | None, AccountInfo | None]:
         """Refuse: a wrong secret cannot be exchanged for another one."""
         del metadata
         return None, None
-
-    def _of_another_start(self, token: bytes) -> bool:
-        """Whether a token is the secret of the start before or after this one.
-
-        A restart replaces the secret, and a question of the owner may be under way meanwhile.
-        """
-        found = read_json_object(self.runtime / OWNER)
-        secrets = [str(found[name]).encode() for name in ("secret", "previous") if found.get(name)]
-        return any(hmac.compare_digest(token, secret) for secret in secrets)
 
     def _note_refusal(self) -> None:
         self.times += 1

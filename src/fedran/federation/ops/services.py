@@ -117,7 +117,7 @@ def run_site(paths: SitePaths, *, say: Callable[[str], None]) -> None:
             "SuperNode", supernode, logs / "supernode.log", programs.SUPERNODE_HINTS
         )
         app = SupervisedProcess(
-            "app", lambda: programs.executor(paths, port), logs / "executor.log"
+            "app", lambda: programs.site_executor(paths, port), logs / "executor.log"
         )
         connection = Connection(paths)
         with closing(_supervise(running, node, app, lambda: f"127.0.0.1:{port}")) as states:

@@ -1,4 +1,4 @@
-"""Runs tasks: on a deployed federation, or in Flower's simulation on one machine.
+"""Runs tasks: on a deployed federation, or over the folders of all sites on this machine.
 
 Flower does not resume a run after a restart of its SuperLink. A run that did not complete is
 started again; uploads that already arrived are in the store and are not asked for twice.
@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
+from multiprocessing import Pipe, get_context
 from pathlib import Path
 
-from fedran.core.errors import MissingExtra, check_id
+from fedran.core.errors import check_id
 from fedran.federation.flower import control, programs
 from fedran.federation.flower.control import FlowerRun
-from fedran.federation.ops.supervisor import SupervisedProcess
 from fedran.federation.protocol.limits import EXTRA_SECONDS, MAX_RUNS, POLL_SECONDS, START_SECONDS
 from fedran.federation.protocol.lockfile import lock_holder, locked, require_space, wait_until
-from fedran.federation.protocol.logs import Tail, log_file
+from fedran.federation.protocol.logs import Tail, log_file, log_to
+from fedran.federation.protocol.messages import Question
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.secure.server.secure_round import run_round
 from fedran.federation.server.head.head import JUDGED
 from fedran.federation.server.head.validation import ValidationSet
+from fedran.federation.server.round.messenger import Incoming
 from fedran.federation.server.round.quorum import CLOSED, HOW_TO_CLOSE, Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
-from fedran.federation.site.settings import local_sites
+from fedran.federation.site.app import Blobs, Fields, respond
+from fedran.federation.site.settings import SitePaths, local_sites
 from fedran.wire.sizes import human_bytes
 
 
@@ -99,7 +102,10 @@ def run_task(
     for remaining in reversed(range(MAX_RUNS)):
         run = _run_once(paths, task, say, settings.deadline)
         if run.status == control.COMPLETED:
-            return _finish(paths, task, run, say)
+            with closing(Database(paths.state)) as database:
+                database.set_run(run.run_id, task, run.status, run.received, run.sent)
+            sizes = human_bytes(run.received), human_bytes(run.sent)
+            return _finish(paths, task, "transport {} in, {} out".format(*sizes), say)
         if remaining:
             say(f"the run ended as {run.status}; it is started again, received uploads are kept")
             time.sleep(POLL_SECONDS)
@@ -131,64 +137,82 @@ def _under_way(paths: ServerPaths) -> tuple[str, bool]:
         return name, any(t.task == name and t.state == "open" for t in database.tasks())
 
 
-def simulate(
-    folder: Path, tasks: list[str], *, cpus: int = 1, say: Callable[[str], None]
-) -> list[TaskResult]:
-    """Run tasks over all sites in a folder in Flower's simulation, ``cpus`` cores per site.
+class LocalNetwork:
+    """The sites in some folders, numbered like nodes, without a transport.
 
-    Ray runs as many sites in parallel as there are cores. Uploads, signatures, store and
-    receipts are the same as in a deployment.
+    A process of its own answers each message, as in a deployment. It starts when the reply is
+    taken, so that one upload is in memory at a time.
     """
-    if find_spec("ray") is None:
-        raise MissingExtra("the simulation needs Ray", "simulation")
-    sites = local_sites(folder)
+
+    def __init__(self, sites: Sequence[SitePaths], progress: Callable[[], None]) -> None:
+        self.sites, self.progress = sites, progress
+        self.sent: dict[str, tuple[int, Question, str, Blobs]] = {}
+
+    def nodes(self) -> Iterable[int]:
+        """The number of every site."""
+        return range(len(self.sites))
+
+    def send(self, node: int, kind: Question, fields: Fields, blobs: Blobs, seconds: float) -> str:
+        """Keep a message until its reply is taken; returns its id. It does not expire."""
+        del seconds
+        number = f"{kind} {node}"
+        self.sent[number] = node, kind, json.dumps(dict(fields)), blobs
+        return number
+
+    def reply(self, number: str) -> Incoming:
+        """Let the site answer, which takes as long as its work."""
+        self.progress()
+        node, kind, text, given = self.sent.pop(number)
+        (reader, writer), site = Pipe(duplex=False), self.sites[node]
+
+        def answer() -> None:  # fields are JSON, as between real sites
+            fields, blobs = respond(kind, json.loads(text), given, site.settings_file)
+            writer.send((json.dumps(fields), blobs))
+
+        with reader:
+            process = get_context("fork").Process(target=answer)
+            process.start()
+            writer.close()
+            try:
+                fields, blobs = reader.recv()
+            except EOFError:
+                return Incoming(error=f"the process of {site.folder.name} was ended")
+        process.join()
+        return Incoming(json.loads(fields), blobs)
+
+
+def simulate(folder: Path, tasks: list[str], *, say: Callable[[str], None]) -> list[TaskResult]:
+    """Run tasks over all sites in a folder, one site after the other, without Flower.
+
+    Uploads, signatures, store and receipts are the same as in a deployment.
+    """
+    paths, sites = ServerPaths.find(folder), local_sites(folder)
     if not sites:
         raise FileNotFoundError(f"{folder}/sites: no sites; create them with `init`")
-    paths = replace(ServerPaths.find(folder), flower_name="simulation")
     results = []
-    with (
-        locked(paths.folder / "log", simulation=True),
-        _simulator(paths, Path(folder) / "sites") as output,
-    ):
+    with locked(paths.folder / "log"):
+        tail = Tail(log_to(paths.folder))
+        network = LocalNetwork(sites, partial(_pass_on, tail, say))
         for task in tasks:
-            deadline = paths.settings().deadline
-            run = _run_once(paths, task, say, deadline, (len(sites), cpus))
-            if run.status != control.COMPLETED:
-                raise RunFailed(f"task {task}: the run ended as {run.status}; see {output}")
-            results.append(_finish(paths, task, run, say))
+            run_round(network, paths.folder, paths.settings(), check_id(task, "task"), keyed=False)
+            _pass_on(tail, say)
+            results.append(_finish(paths, task, "no transport", say))
     return results
 
 
-@contextmanager
-def _simulator(paths: ServerPaths, sites: Path) -> Iterator[Path]:
-    """A SuperLink with the simulation engine, ended afterwards; yields its log file."""
-    port = programs.free_port()
-    make_command = partial(programs.simulator, paths, sites.absolute(), port)
-    output = paths.folder / "log" / "simulation.log"
-    link = SupervisedProcess("SuperLink", make_command, output)
-    link.start()
-    try:
-        address = f"127.0.0.1:{port}"
-        wait_until(lambda: not link.running or programs.is_listening(address), START_SECONDS)
-        if not programs.is_listening(address):
-            raise RunFailed(f"the simulation did not start; see {output}")
-        yield output
-    finally:
-        link.stop()
+def _pass_on(tail: Tail, say: Callable[[str], None]) -> None:
+    for line in tail.lines():
+        say(line)
 
 
 def _run_once(
-    paths: ServerPaths,
-    task: str,
-    say: Callable[[str], None],
-    deadline: float,
-    simulated: tuple[int, int] | None = None,
+    paths: ServerPaths, task: str, say: Callable[[str], None], deadline: float
 ) -> FlowerRun:
     """Start one run and pass on the server's log until it ends; Flower's description of it."""
     tail = Tail(log_file(paths.folder))
     say(f"task {task}: Flower starts a run, which takes some seconds")
     try:
-        run_id = control.start_run(paths, task, simulated, deadline)
+        run_id = control.start_run(paths, task, deadline)
     except control.FlowerError as reason:  # the SuperLink may be starting
         return FlowerRun("", f"not started ({reason})", 0, 0)
     with closing(Database(paths.state)) as database:
@@ -197,31 +221,25 @@ def _run_once(
     run, trouble = FlowerRun(run_id, "unknown", 0, 0), ""
     while run.active and time.monotonic() < limit:
         time.sleep(POLL_SECONDS)
-        for line in tail.lines():
-            say(line)
+        _pass_on(tail, say)
         try:
             (run,) = control.list_runs(paths, run_id)
         except (OSError, ValueError) as reason:
             if str(reason) != trouble:
                 trouble = str(reason)
                 say(f"waiting for the SuperLink, which is started again if it ended: {trouble}")
-    for line in tail.lines():
-        say(line)
+    _pass_on(tail, say)
     return run
 
 
 def _finish(
-    paths: ServerPaths, task: str, run: FlowerRun, say: Callable[[str], None]
+    paths: ServerPaths, task: str, transport: str, say: Callable[[str], None]
 ) -> TaskResult:
-    """Record the bytes of a completed run and report how the task ended."""
+    """Report how a task ended."""
     with closing(Database(paths.state)) as database:
-        database.set_run(run.run_id, task, run.status, run.received, run.sent)
         states = [known for known in database.tasks() if known.task == task]
         aside = json.loads(database.fact(JUDGED) or "{}").get("set_aside", [])
         payload = sum(upload.bytes for upload in database.uploads() if upload.task == task)
-    transport = "transport not measured"
-    if run.received + run.sent:
-        transport = f"transport {human_bytes(run.received)} in, {human_bytes(run.sent)} out"
     state = states[0].state if states and states[0].state != "open" else "unknown"
     say(f"task {task}: {state}; uploads {human_bytes(payload)}; {transport}")
     if aside:

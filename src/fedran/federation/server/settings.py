@@ -40,9 +40,6 @@ from fedran.federation.secure.masking.contribution import Noise
 from fedran.settings import Settings, between
 from fedran.wire.validation import DEFAULT_LIMITS, Limits
 
-WITHOUT_KEYS = "FEDRAN_NODES_WITHOUT_KEYS"
-"""Environment variable of the server app: "1" if nodes have no keys (a simulation).
-Otherwise a node may only answer for the client whose key it has."""
 OWNER, REFUSED_REQUESTS = "owner.json", "refused.json"
 """Files in ``ServerPaths.runtime``: address and secret of Flower's interface for the owner, and how
 many requests without the secret were refused."""
@@ -273,7 +270,6 @@ class ServerPaths:
     """The folder of a server, which holds ``server.toml``."""
 
     folder: Path
-    flower_name: str = "flower"
 
     @classmethod
     def find(cls, folder: str | Path) -> ServerPaths:
@@ -328,4 +324,4 @@ class ServerPaths:
     @property
     def flower(self) -> Path:
         """The folder of Flower's own files: its database and our thin app."""
-        return self.folder / self.flower_name
+        return self.folder / "flower"

@@ -1,7 +1,7 @@
 """How a site answers: it sends the uploads in its outbox, keeps receipts and the newest head.
 
-Which rows it reads comes from the file that FEDRAN_SITE names on the site's machine; a message can
-only name a task. Every message gets an answer, whatever it contains.
+Which rows it reads comes from the site's own configuration; a message can only name a task. Every
+message gets an answer, whatever it contains.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -46,7 +45,6 @@ from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
 from fedran.wire.validation import DEFAULT_LIMITS, plain_calibration
 
-VARIABLE = "FEDRAN_SITE"
 LIKELY_CAUSES = (
     "likely causes: features of another scale or backbone, rows that are counted twice, labels "
     "that are not named as at the other sites. Correct the data and run the task again: the site "
@@ -63,17 +61,16 @@ def respond(
     kind: Question,
     fields: Fields,
     blobs: Blobs,
-    number: object,
+    file: Path,
     unreadable: Refused | None = None,
 ) -> tuple[Fields, Blobs]:
     """Fields and blobs of the answer to a message. There is one whatever happens.
 
-    ``number`` is that of the node, which matters where this folder holds several sites.
-    ``unreadable`` says why the message has neither fields nor blobs.
+    ``file`` is the site's configuration, and ``unreadable`` says why the message has neither.
     """
     reply = Reply()
     with reply.catch_errors():
-        site = reply.site = LocalSite.find(number)
+        site = reply.site = LocalSite.load(file)
         if unreadable is not None:
             reply.report(unreadable)
         handle = {
@@ -171,18 +168,8 @@ class LocalSite:
     outbox: Outbox
 
     @classmethod
-    def find(cls, number: object) -> LocalSite:
-        """The site of FEDRAN_SITE; in a folder of several sites, the one with the node's number."""
-        where = os.environ.get(VARIABLE)
-        if not where:
-            raise Refused(VARIABLE, "the path of the site's configuration (.toml)", "nothing")
-        file = Path(where).absolute()
-        if file.is_dir():
-            files = sorted(file.glob("*/site.toml"))
-            if type(number) is not int or number not in range(len(files)):
-                expected = f"a number below {len(files)}, one of the sites"
-                raise Refused("partition-id", expected, number)
-            file = files[number]
+    def load(cls, file: Path) -> LocalSite:
+        """The site of a configuration file. Its log goes to its folder."""
         settings = load_settings(SiteSettings, file)
         log_to(file.parent)
         return cls(file, settings, Outbox(file.parent / settings.state / OUTBOX))

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,11 +34,8 @@ class _Expired(BaseException):
 def time_limit(seconds: float) -> Iterator[None]:
     """Refuse the work of the block when it takes longer.
 
-    Only the main thread receives signals. A site's work runs in it, except in simulations.
+    A site's work runs in the main thread, which alone receives signals.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def expire(*_: object) -> None:
         raise _Expired

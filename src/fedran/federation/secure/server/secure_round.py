@@ -22,6 +22,7 @@ import logging
 import math
 import time
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused
 from fedran.federation.protocol.limits import (
     FIRST_PROGRESS,
+    LOCK_TIMEOUT,
     MAX_ATTEMPTS,
     POLL_SECONDS,
     PROGRESS_SECONDS,
@@ -47,9 +49,12 @@ from fedran.federation.secure.server.cohorts import (
     released_mean,
 )
 from fedran.federation.secure.server.open_sum import FOLDER, NEW_TASK, OpenSum, open_tasks
-from fedran.federation.server.round.messenger import Reply
+from fedran.federation.server.head.validation import ValidationSet
+from fedran.federation.server.round.messenger import Messenger, Network, Reply
 from fedran.federation.server.round.quorum import HOW_TO_CLOSE, Quorum, Verdict
 from fedran.federation.server.round.round import Round
+from fedran.federation.server.settings import ServerSettings
+from fedran.federation.server.store.store import locked_store
 
 log = logging.getLogger(__name__)
 
@@ -298,3 +303,14 @@ class SecureRound(Round):
                 own = Receipt(receipt.code, client, attempt.task, digest, receipt.reason)
                 self.receipts.setdefault(node, []).append(own)
         self._answer(quorum, task, dict.fromkeys(members, receipt.code))
+
+
+def run_round(
+    network: Network, folder: Path, settings: ServerSettings, task: str, *, keyed: bool
+) -> None:
+    """One run of the server in ``folder``. ``keyed``: a node may answer for its own client only."""
+    with locked_store(folder, settings, task, LOCK_TIMEOUT) as store:
+        validation = ValidationSet.load(folder, settings)
+        owners = store.database.node_owners if keyed else None
+        rounds = Round if settings.privacy == "none" else SecureRound
+        rounds(Messenger(network), store, validation, owners).run(task)
