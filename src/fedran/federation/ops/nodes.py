@@ -70,7 +70,8 @@ class NodeRegistry:
                 log.warning("%s: %s", path.name, reason)
         for client, (node, key) in list(known.items()):
             if keys.get(client) != key and self._unregister(node, client):
-                log.info("the node of %s may no longer connect", client)
+                said = {"site": client, "decision": "removed"}
+                log.info("the node of %s may no longer connect", client, extra=said)
                 del known[client]
                 database.set_nodes(known)
         for client in sorted(keys.keys() - known.keys()):
@@ -78,9 +79,10 @@ class NodeRegistry:
             try:
                 node = control.register_node(self.paths, keys[client], client)
             except control.FlowerError as reason:
-                log.warning("node of %s: %s", client, reason)
+                log.warning("node of %s: %s", client, reason, extra={"site": client})
             else:
-                log.info("the node of %s may connect", client)
+                said = {"site": client, "decision": "admitted"}
+                log.info("the node of %s may connect", client, extra=said)
                 known[client] = (node, keys[client])
                 database.set_nodes(known)
 
@@ -89,7 +91,7 @@ class NodeRegistry:
         try:
             control.unregister_node(self.paths, node)
         except control.FlowerError as reason:
-            log.warning("node of %s: %s", client, reason)
+            log.warning("node of %s: %s", client, reason, extra={"site": client})
             return False
         return True
 
@@ -168,7 +170,7 @@ def _free_key(database: Path, key: str) -> None:
         return
     try:
         pem = load_node_key(key).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        with closing(sqlite3.connect(database, timeout=10.0)) as sql, sql:
+        with closing(sqlite3.connect(database, timeout=5.0)) as sql, sql:
             sql.execute(
                 "UPDATE node SET public_key = CAST(node_id AS BLOB) "
                 "WHERE status = 'unregistered' AND public_key = ?",

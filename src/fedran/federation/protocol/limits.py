@@ -90,7 +90,6 @@ MAX_TRIAL_SITES = 1000  # that `init` creates on one machine
 AUTHORITY_DAYS = 3650  # sites need a new ca.crt after ten years
 SERVER_DAYS = 825  # the longest that common TLS clients accept
 WARN_DAYS = 30.0  # before an expiry from which on there are warnings
-EXPIRY_SECONDS = 86400.0  # between two such warnings
 
 # What `check` warns of
 MAX_SKEW = 60.0  # seconds between the clocks: Flower drops messages above it

@@ -28,12 +28,7 @@ from fedran.data.rows import Rows
 from fedran.federation.protocol.configuration import check_address
 from fedran.federation.protocol.connection import certificate_expiry, why_unreachable
 from fedran.federation.protocol.identity import SiteKey, check_private
-from fedran.federation.protocol.limits import (
-    MAX_SKEW,
-    POOR_SHARE,
-    SAMPLE_ROWS,
-    WARN_DAYS,
-)
+from fedran.federation.protocol.limits import MAX_SKEW, POOR_SHARE, SAMPLE_ROWS, WARN_DAYS
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.messages import Offer, require_same_source
@@ -53,6 +48,8 @@ from fedran.federation.status.reader import disk_finding
 from fedran.federation.status.site import roster_finding
 from fedran.wire.files import read_json_object
 
+EXPECTED = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
+
 
 def check_site(
     paths: SitePaths, task: str | None = None, *, roster: Path | None = None
@@ -69,7 +66,7 @@ def check_site(
         yield roster_finding(paths, roster)
     yield from _connection(settings.server, paths.folder / settings.ca)
     yield _service(paths)
-    yield from _data(paths, settings) if task is None else check_rows(paths, task)
+    yield from (_data(paths, settings),) if task is None else check_rows(paths, task)
 
 
 def _judged(good: bool, level: Literal["warning", "problem"], text: str, remedy: str) -> Finding:
@@ -134,21 +131,18 @@ def _service(paths: SitePaths) -> Finding:
     return Finding("ok", "the site runs")
 
 
-def _data(paths: SitePaths, settings: SiteSettings) -> Iterator[Finding]:
+def _data(paths: SitePaths, settings: SiteSettings) -> Finding:
     """Whether there are rows, without reading them."""
     try:
         if settings.folder is None:
             FunctionSource(settings.entry or "")
-            yield Finding("ok", f"the function {settings.entry} can be imported")
-            return
+            return Finding("ok", f"the function {settings.entry} can be imported")
         folder = FolderSource(paths.folder / settings.folder).folder
     except (OSError, ValueError) as reason:
-        yield Finding("problem", str(reason), "correct `folder` or `entry` in site.toml")
-        return
+        return Finding("problem", str(reason), "correct `folder` or `entry` in site.toml")
     tasks = sorted({path.stem for path in folder.iterdir() if path.suffix in SUFFIXES})
-    expected = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
     text = f"rows of {shortened(tasks, 8)}; name a task to check them" if tasks else "no rows"
-    yield _judged(bool(tasks), "problem", text, f"put {expected} into {folder}")
+    return _judged(bool(tasks), "problem", text, f"put {EXPECTED} into {folder}")
 
 
 def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Iterator[Finding]:
@@ -161,8 +155,7 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
         if offer is not None:
             data = data.in_order(offer.columns, f"rows of {task}")
     except NoRows as reason:
-        expected = " or ".join(f"{task}{suffix}" for suffix in SUFFIXES)
-        yield Finding("problem", str(reason), f"put {expected} into the folder of rows")
+        yield Finding("problem", str(reason), f"put {EXPECTED} into the folder of rows")
         return
     except (ValueError, OSError, ImportError) as reason:
         yield Finding("problem", str(reason))

@@ -91,8 +91,7 @@ def describe_head(status: Status) -> str:
     told = f"{classes}, solved {age} after {head.task or 'late uploads'}"
     if status.left_out is None:
         return told
-    name = "accuracy" if status.single_rows else "agreement"
-    return f"{told}, leave-one-out {name} {format_percent(status.left_out)}"
+    return f"{told}, leave-one-out agreement {format_percent(status.left_out)}"
 
 
 def facts(status: Status) -> list[tuple[str, str, str]]:

@@ -131,8 +131,6 @@ class Status:
     head: SolvedHead | None = None
     left_out: float | None = None
     """Share of the points in the head that all other points label right (leave-one-out)."""
-    single_rows: bool = False
-    """Whether these points are single rows, so that the share is an accuracy."""
     history: list[SolvedHead] = field(default_factory=list)
     """The heads so far, oldest first, at most 200."""
     tasks: list[TaskStatus] = field(default_factory=list)

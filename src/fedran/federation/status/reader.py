@@ -233,7 +233,6 @@ class Reader:
         found.set_aside = list(self._set_aside(said.get("set_aside", [])))
         if heads and said.get("head") == heads[-1].digest:
             found.left_out = said.get("agreement")
-            found.single_rows = said.get("largest_group") == 1
             for client, compared in said.get("sites", {}).items():
                 rows = sum(of_class for _, of_class, _ in compared)
                 if rows and client in sites:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
@@ -48,19 +47,7 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters |= {
-    "answers": text.format_answers,
-    "bytes": text.format_bytes,
-    "datetime": lambda at: datetime.fromtimestamp(at, UTC),
-    "label": text.format_label,
-    "percent": text.format_percent,
-    "uploads": text.format_uploads,
-}
-_ENVIRONMENT.globals |= {
-    "agree": text.AGREE,
-    "describe_head": text.describe_head,
-    "facts": text.facts,
-}
+_ENVIRONMENT.globals["text"] = text
 
 
 def render(path: str, status: Status) -> bytes:
