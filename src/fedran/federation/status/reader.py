@@ -112,14 +112,13 @@ class Reader:
             roster = {}
             found.findings.append(Finding("problem", f"The roster cannot be read: {reason}"))
         sites = {client: SiteStatus(client, key_fingerprint(key)) for client, key in roster.items()}
-        active = lock_holder(paths.state)
         try:
             with closing(Database(paths.state, read_only=True)) as database:
-                self._read_tasks(found, database, sites, active)
+                self._read_tasks(found, database, sites)
                 self._read_sites(found, database, sites)
+                found.records = database.count()
                 self._read_heads(found, database, sites)
                 found.budget = self._budget(database.ledger())
-                found.records = database.count()
         except FileNotFoundError:  # the server has not started yet
             found.records = 0
         except OSError as reason:
@@ -142,22 +141,23 @@ class Reader:
                 f"{format_age(found.at - refused['at'])}. Somebody else can reach its port.",
             )
 
-    def _read_tasks(
-        self,
-        found: Status,
-        database: Database,
-        sites: dict[str, SiteStatus],
-        active: dict[str, Any] | None,
-    ) -> None:
+    def _read_tasks(self, found: Status, database: Database, sites: dict[str, SiteStatus]) -> None:
         """Uploads, by task and by site, and what became of those that were not accepted.
 
-        ``active`` is the note of the run at work, if any. Unsigned messages never count for a site
-        or create a task.
+        Unsigned messages never count for a site or create a task.
         """
-        tasks = dict[str, TaskStatus]()
-        for t in database.tasks():
-            told = (t.task, t.state, t.opened, t.opened + t.deadline, t.min_clients)
-            tasks[t.task] = TaskStatus(*told, dict.fromkeys(t.asked, MISSING))
+        active = lock_holder(self.paths.state)
+        tasks = {
+            t.task: TaskStatus(
+                t.task,
+                t.state,
+                opened=t.opened,
+                ends=t.opened + t.deadline,
+                min_clients=t.min_clients,
+                answers=dict.fromkeys(t.asked, MISSING),
+            )
+            for t in database.tasks()
+        }
         classes, sums = defaultdict[str, Counter[str | int]](Counter), list[str]()
         for upload in database.uploads():
             members = [client for client, _ in upload.members]
@@ -184,11 +184,11 @@ class Reader:
             if run.task in tasks:
                 tasks[run.task].transport += run.received + run.sent
         notes = [read_json_object(p) for p in sorted((self.paths.state / SUMS).glob("*.json"))]
+        notes = [note for note in notes if note.get("stage")]  # the files change meanwhile
         for note in notes:
-            for client in note.get("answered", ()):
-                if _task(tasks, note["task"]).answers.get(client) == MISSING:
-                    tasks[note["task"]].answers[client] = WAITING
-        found.sums = [_describe_sum(note) for note in notes if note.get("stage")] + sums[::-1]
+            answers = _task(tasks, note["task"]).answers
+            answers |= {site: WAITING for site in note["answered"] if answers.get(site) == MISSING}
+        found.sums = [*map(_describe_sum, notes), *reversed(sums)]
         if active is None:  # a run may have started meanwhile
             active = lock_holder(self.paths.state)
         for task in tasks.values():
@@ -221,7 +221,7 @@ class Reader:
         """The classifiers, and who is not in the newest one, with what others say about sites."""
         heads, by_name = database.heads(), {task.task: task for task in found.tasks}
         found.history = heads[-SHOWN_HEADS:]
-        found.head = heads[-1] if heads and database.count() else None
+        found.head = heads[-1] if heads and found.records else None
         for head in heads:
             if head.task in by_name and by_name[head.task].accepted:
                 by_name[head.task].accuracy = head.accuracy
@@ -300,21 +300,25 @@ def _read_events(database: Database, tasks: dict[str, TaskStatus]) -> list[Outco
     problems = dict[tuple[str | bool, ...], Outcome]()
     for event in EventLog(database).read(without="accepted"):
         client, name = str(event.get("client")), str(event.get("task"))
-        verified, state = event.get("verified") is True, str(event.get("outcome"))
-        if event["event"] == "declined":
-            state, task = (
-                FAILED if event.get("failed") is True else NOTHING_TO_SEND,
-                tasks.get(name),
-            )
-            since = event["at"] - (task.opened or 0.0 if task else 0.0) >= -0.001  # rounded
-            if task and since and task.answers.get(client) in (MISSING, FAILED, NOTHING_TO_SEND):
-                task.answers[client] = state
-        elif event["event"] == "upload" and verified:
-            _note(_task(tasks, name), client, state)
+        verified, task = event.get("verified") is True, tasks.get(name)
+        if event["event"] == "upload":
+            state = str(event.get("outcome"))
+            if verified:
+                _note(_task(tasks, name), client, state)
+        elif event["event"] == "declined":
+            state = FAILED if event.get("failed") is True else NOTHING_TO_SEND
+            answers = task.answers if task else {}
+            since = (task and task.opened) or 0.0
+            own = answers.get(client) in (MISSING, FAILED, NOTHING_TO_SEND)
+            if own and event["at"] >= since - 0.001:  # of this run; times are rounded
+                answers[client] = state
+        else:
+            continue
         if state in ("refused", FAILED):
-            key = (client, name, state, str(event.get("reason", "")), verified)
-            before = problems.pop(key).times if key in problems else 0
-            problems[key] = Outcome(event["at"], *key, before + 1)
+            told = Outcome(event["at"], client, name, state, str(event.get("reason", "")), verified)
+            key = (client, name, state, told.reason, verified)
+            told.times += problems.pop(key).times if key in problems else 0
+            problems[key] = told
     return [*reversed(problems.values())]
 
 

@@ -25,8 +25,6 @@ from fedran.federation.status.reader import Reader
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
 """Host names that are answered. Another name that leads here is an attack (DNS rebinding)."""
-CHART_WIDTH, CHART_HEIGHT = 600, 120
-"""Units of the chart's coordinates."""
 POLICY = "default-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " + (
     "frame-ancestors 'none'; object-src 'none'"
 )
@@ -65,7 +63,7 @@ def render(path: str, status: Status) -> bytes:
 
 
 def _accuracy_chart(history: Sequence[SolvedHead]) -> dict[str, Any] | None:
-    """The accuracy of all heads as points of a line; None with fewer than two.
+    """The accuracy of all heads as points of a line in a unit square; None with fewer than two.
 
     The vertical axis ends at the nearest multiples of 10 %, so that changes can be seen.
     """
@@ -74,18 +72,11 @@ def _accuracy_chart(history: Sequence[SolvedHead]) -> dict[str, Any] | None:
         return None
     high = math.ceil(10 * max(accuracy for _, accuracy in heads)) / 10
     low = min(math.floor(10 * min(accuracy for _, accuracy in heads)) / 10, high - 0.1)
-    step, scale = CHART_WIDTH / (len(heads) - 1), CHART_HEIGHT / (high - low)
     points = [
-        {"x": f"{n * step:.1f}", "y": f"{scale * (high - a):.1f}", "accuracy": a, "task": task}
+        {"x": n / (len(heads) - 1), "y": (high - a) / (high - low), "accuracy": a, "task": task}
         for n, (task, a) in enumerate(heads)
     ]
-    return {
-        "points": points,
-        "low": low,
-        "high": high,
-        "width": CHART_WIDTH,
-        "height": CHART_HEIGHT,
-    }
+    return {"points": points, "low": low, "high": high}
 
 
 def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
