@@ -41,8 +41,9 @@ def test_the_page_its_sections_and_the_json_show_the_same_state(open_task):
         assert not re.search(r"(src|href)\s*=\s*[\"']?\s*(https?:)?//", body)
         for asset in re.findall(r'"(page\.[a-z]+)"', body):
             assert request(server, f"/{asset}")[0] == 200
-        sections, ages = request(server, "/sections")[1], r"\d+ (s|min) (ago|left)"
-        assert re.sub(ages, "", sections) in re.sub(ages, "", body)
+        assert "Task may is open" in request(server, "/sections")[1]
+        status = server.reader.read()
+        assert render("/sections", status) in render("/", status)
         found = json.loads(request(server, "/status.json")[1])
         answers = {"site-1": "accepted", "site-2": "missing", "site-3": "missing"}
         assert (found["tasks"][0]["answers"], found["running"]) == (answers, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 import time
@@ -98,21 +97,12 @@ class NodeRegistry:
     def _record(
         self, database: Database, nodes: list[control.FlowerNode], runs: list[control.FlowerRun]
     ) -> None:
-        """Note Flower's nodes and runs for ``fedran federation status``."""
+        """Note connected sites and Flower's runs for ``fedran federation status``."""
         owners = database.node_owners()
-        record = {
-            "at": time.time(),
-            "nodes": [
-                {
-                    "node_id": n.node_id,
-                    "client": owners.get(n.node_id, ""),
-                    "status": n.status,
-                }
-                for n in nodes
-            ],
-        }
+        online = {owners.get(node.node_id) for node in nodes if node.status == "online"}
         with database.transaction():
-            database.set_fact("flower", json.dumps(record))
+            for client in filter(None, online):
+                database.set_seen(client)
             for run in runs[:100]:
                 database.set_run(run.run_id, "", run.status, run.received, run.sent)
 

@@ -99,7 +99,7 @@ POOR_SHARE = 0.5  # of the accuracy by chance, above which a classifier is not c
 SAMPLE_ROWS = 2000  # whose random features are computed: enough for an accuracy
 
 # What `status` shows
-LATE_SECONDS = 60.0  # by which a record of Flower's nodes may be late
+LATE_SECONDS = 60.0  # by which a look at Flower's nodes may be late
 SHOWN_ITEMS = 8  # problems, and sites of a sum, in a terminal
 SHOWN_PROBLEMS = 200  # that are read from the database
 SHOWN_HEADS = 200  # of the chart of accuracies

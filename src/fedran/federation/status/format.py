@@ -96,14 +96,12 @@ def describe_head(status: Status) -> str:
 
 def facts(status: Status) -> list[tuple[str, str, str]]:
     """Connection, uploads, disk and certificate: the name of each, its value, and details."""
-    age = None if status.checked is None else status.at - status.checked
-    checked = "" if age is None else f"checked {format_age(age)}"
     if status.client:
+        checked = f"checked {format_age(status.at - status.checked)}" if status.checked else ""
         found = [("connection", status.connection, checked)]
     else:
         moved = f", {format_bytes(status.transport)} at the transport" * bool(status.transport)
-        connected = format_count(status.connected, "site")
-        found = [("connected", connected, "" if status.connected is None else checked)]
+        found = [("connected", format_count(status.connected, "site"), "")]
         uploads = "unreadable" if status.records is None else format_count(status.records, "upload")
         found += [("uploads", uploads, f"{format_bytes(status.payload)} received{moved}")]
     free = f"{format_bytes(status.disk_free)} free"

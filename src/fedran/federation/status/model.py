@@ -87,9 +87,9 @@ class SiteStatus:
     """What is unusual: cohort, or not in roster. At a site NEW, CHANGED or REMOVED, where the
     server's roster differs from the pinned one."""
     last_seen: float | None = None
-    """When it last sent something new under its own key, or its node was found connected."""
+    """When it last answered, or its node was found connected."""
     connected: bool | None = None
-    """None: unknown, because Flower's state is missing or old."""
+    """Whether it was seen lately; None: unknown, because the server does not run."""
     uploads: int = 0
     """Its accepted ones, and the secure sums with its rows."""
     bytes: int | None = None
@@ -121,7 +121,7 @@ class Status:
     certificate_expires: float | None
     """When the certificate of the server, or ``ca.crt``, expires; None without one."""
     checked: float | None = None
-    """When the server last recorded which nodes are connected, or the site its connection."""
+    """When a site last tried its connection."""
     connection: str = ""
     """Of a site, as it noted it last."""
     records: int | None = None

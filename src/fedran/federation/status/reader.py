@@ -196,26 +196,19 @@ class Reader:
         found.tasks = [*reversed(tasks.values())]
 
     def _read_sites(self, found: Status, database: Database, sites: dict[str, SiteStatus]) -> None:
-        """Who is connected, who was when, and what sites have not sent again since a restore.
+        """Who was seen when, and what sites have not sent again since a restore.
 
-        Sites that have sent something since Flower's nodes were recorded are connected too.
+        While the server runs, it looks for connected sites every ``catch_up`` seconds.
         """
-        record, seen = json.loads(database.fact("flower") or "{}"), database.seen()
-        missing = json.loads(database.fact(RESTORED) or "{}")
-        members = {client for client, site in sites.items() if site.key}
-        found.findings += _restored({c: tasks for c, tasks in missing.items() if c in members})
-        for client in seen.keys() & sites.keys():
-            sites[client].last_seen = seen[client]
-        found.checked = record.get("at")
         oldest = found.at - (self.settings.catch_up or 3600.0) - LATE_SECONDS
-        if not found.running or record.get("at", 0.0) < oldest:
-            return
-        online = {node["client"] for node in record["nodes"] if node["status"] == "online"}
-        online |= {client for client, at in seen.items() if at > record["at"]}
-        for site in sites.values():
-            site.connected = site.client in online if site.key else None
-            if site.connected:
-                site.last_seen = max(record["at"], site.last_seen or 0.0)
+        for client, at in database.seen().items():
+            if client in sites:
+                sites[client].last_seen = at
+        members = {client: site for client, site in sites.items() if site.key}
+        for site in members.values() if found.running else ():
+            site.connected = (site.last_seen or 0.0) >= oldest
+        missing = json.loads(database.fact(RESTORED) or "{}")
+        found.findings += _restored({c: tasks for c, tasks in missing.items() if c in members})
 
     def _read_heads(self, found: Status, database: Database, sites: dict[str, SiteStatus]) -> None:
         """The classifiers, and who is not in the newest one, with what others say about sites."""
