@@ -42,7 +42,13 @@ class NodeRegistry:
             with closing(Database(self.paths.state)) as database:
                 self._register(database, {node.node_id for node in nodes})
                 runs = control.list_runs(self.paths)
-                self._record(database, nodes, runs)
+                owners = database.node_owners()
+                online = {owners.get(node.node_id) for node in nodes if node.status == "online"}
+                with database.transaction():  # for `fedran federation status`
+                    for client in filter(None, online):
+                        database.set_seen(client)
+                    for run in runs[:100]:
+                        database.set_run(run.run_id, "", run.status, run.received, run.sent)
                 if catch_up and not any(run.active for run in runs):
                     self._catch_up(database, nodes)
         except Exception as reason:
@@ -93,18 +99,6 @@ class NodeRegistry:
             log.warning("node of %s: %s", client, reason, extra={"site": client})
             return False
         return True
-
-    def _record(
-        self, database: Database, nodes: list[control.FlowerNode], runs: list[control.FlowerRun]
-    ) -> None:
-        """Note connected sites and Flower's runs for ``fedran federation status``."""
-        owners = database.node_owners()
-        online = {owners.get(node.node_id) for node in nodes if node.status == "online"}
-        with database.transaction():
-            for client in filter(None, online):
-                database.set_seen(client)
-            for run in runs[:100]:
-                database.set_run(run.run_id, "", run.status, run.received, run.sent)
 
     def _catch_up(self, database: Database, nodes: list[control.FlowerNode]) -> None:
         """Start a run without a task if a connected node lacks the newest head, or after an hour.

@@ -52,14 +52,12 @@ def format_duration(seconds: float) -> str:
     return f"{max(0, seconds):.0f} s"
 
 
-def format_count(n: int | None, singular: str, plural: str | None = None) -> str:
+def format_count(n: int, singular: str, plural: str | None = None) -> str:
     """A number with its noun.
 
     >>> format_count(1, "upload"), format_count(3000, "upload"), format_count(2, "class", "classes")
     ('1 upload', '3,000 uploads', '2 classes')
     """
-    if n is None:
-        return "unknown"
     return f"{n:,} {singular if n == 1 else plural or singular + 's'}"
 
 
@@ -101,7 +99,11 @@ def facts(status: Status) -> list[tuple[str, str, str]]:
         found = [("connection", status.connection, checked)]
     else:
         moved = f", {format_bytes(status.transport)} at the transport" * bool(status.transport)
-        found = [("connected", format_count(status.connected, "site"), "")]
+        members = sum(bool(site.key) for site in status.sites)
+        connected = (
+            "unknown" if status.connected is None else f"{status.connected} of {members} sites"
+        )
+        found = [("connected", connected, "")]
         uploads = "unreadable" if status.records is None else format_count(status.records, "upload")
         found += [("uploads", uploads, f"{format_bytes(status.payload)} received{moved}")]
     free = f"{format_bytes(status.disk_free)} free"

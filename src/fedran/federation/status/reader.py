@@ -105,7 +105,13 @@ class Reader:
         paths, name = self.paths, self.settings.federation
         found = read_folder(paths.folder, paths.state, paths.tls / "server.crt", federation=name)
         found.folder = str(self.given)
-        found.findings += self._warnings(found)
+        if refused := read_json_object(paths.runtime / REFUSED_REQUESTS):
+            text = (
+                "ALARM: the SuperLink refused requests to the owner's interface without the "
+                f"owner's secret, at least {refused['times']} since its start and the last "
+                f"{format_age(found.at - refused['at'])}. Somebody else can reach its port."
+            )
+            found.findings.append(Finding("problem", text))
         try:
             roster = Roster.load(paths.roster).clients
         except (ValueError, OSError) as reason:
@@ -129,17 +135,6 @@ class Reader:
         if self.settings.privacy != "none" and roster:
             found.roster = roster_fingerprint(roster)
         return found
-
-    def _warnings(self, found: Status) -> Iterator[Finding]:
-        """What the owner should look into, whatever the uploads are."""
-        refused = read_json_object(self.paths.runtime / REFUSED_REQUESTS)
-        if refused:
-            yield Finding(
-                "problem",
-                "ALARM: the SuperLink refused requests to the owner's interface without the "
-                f"owner's secret, at least {refused['times']} since its start and the last "
-                f"{format_age(found.at - refused['at'])}. Somebody else can reach its port.",
-            )
 
     def _read_tasks(self, found: Status, database: Database, sites: dict[str, SiteStatus]) -> None:
         """Uploads, by task and by site, and what became of those that were not accepted.
