@@ -24,12 +24,13 @@ import scipy.linalg
 
 import fedran
 from choosing import Lines, at, best_rules, main, regret, split, training_rows
-from fedran.core.private.sketch_sums import SketchSums, aware_omega, blind_omega, sketch_sums
+from fedran.core.private.sketch_sums import SketchSums, blind_omega, sketch_sums
 from fedran.core.solve.nystrom import SKETCH_BASE, SKETCH_SLOPE, sketch_to_summary
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 from fedran.data.catalogue import dataset_title
 from fedran.wire.fixed_point import sketch_fixed_point, sketch_rounding
+from fedran_bench.methods.analytic.fedran_secure import aware_codes
 from fedran_bench.streams import Task, make_stream
 
 RHOS = (0.03, 0.05, 0.08, 0.12, 0.18, 0.27, 0.4, 0.6, 0.9, 1.5, 3.0, 6.0)
@@ -92,9 +93,10 @@ def measure(case: Case) -> dict:
     for t, task in enumerate(stream.tasks):
         summary = summed(task, X, y, omega, phi, case)
         again = (case.width, (case.seed, t + 1))
-        omega = (
-            blind_omega(M, *again) if case.omega == "blind" else aware_omega(summary.factor, *again)
-        )
+        omega = blind_omega(M, *again)
+        if case.omega == "aware":
+            codes, step = aware_codes(summary.factor, *again)
+            omega = codes.astype(np.float32) * np.float32(step)
         new = summary.gram_factor()
         across = (factor.T @ new).astype(np.float64)
         gram = np.block([[gram, across], [across.T, (new.T @ new).astype(np.float64)]])

@@ -20,7 +20,7 @@ from fedran.federation.flower.programs import server_executor
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.secure.masking.attempt import Stage, unpack_parts
 from fedran.federation.secure.masking.contribution import sum_to_summary
-from fedran.federation.secure.server.cohorts import make_content
+from fedran.federation.secure.server.open_sum import make_content
 from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.server.store.store import Store
 from helpers.federation import dishonest_server
@@ -73,7 +73,7 @@ def run_server(fed, attack, record, task):
     command, environment = server_executor(fed.server)
     command[2:5] = [dishonest_server.__file__]
     with fed.other_executor(command, {**environment, "ATTACK": attack, "RECORD": str(record)}):
-        return fed.task(task).state
+        return fed.task(task)
 
 
 def refused(record):
@@ -128,8 +128,7 @@ def test_real_sites_refuse_every_attack_and_an_honest_server_then_gets_the_other
                     assert re.search(rf"secure sum {task}\.\d+: {re.escape(reason)}", log)
         states = {(t, s): files(fed, s).state(t) for t in ATTACKS for s in SITES}
         vectors = {
-            (t, s): np.frombuffer(files(fed, s).path(t, "vector").read_bytes(), np.uint32)
-            for t, s in states
+            (t, s): files(fed, s).vector(state.attempt)[0] for (t, s), state in states.items()
         }
         assert not any(Stage.REVEAL in state.answers for state in states.values())
         view = server_view(fed, attacked)

@@ -19,5 +19,5 @@ One task passes through these modules:
    (``protocol.receipts``) and classifier go back to the sites.
 
 With secure sums, ``secure.server.secure_round`` and ``secure.site.participant`` exchange masked
-vectors (``secure.masking``) instead, and ``secure.server.cohorts`` puts their sum into the store.
+vectors (``secure.masking``) instead, and ``secure.server.open_sum`` puts their sum into the store.
 """

@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 from fedran.core.errors import Refused
 from fedran.core.private.sketch_sums import (
     SketchSums,
-    aware_omega,
     blind_omega,
-    omega_codes,
-    omega_from_codes,
     section_sizes,
     sketch_sums,
 )
@@ -48,26 +45,6 @@ def test_a_vector_holds_everything(made, width):
     assert np.array_equal(again.vector(), vector)
     assert (again.classes, again.sums.counts) == (total.classes, total.sums.counts)
     assert (again.out_features, again.width) == (M, total.width)
-
-
-def test_an_aware_omega_spans_the_factor_and_needs_eight_bits():
-    rng = np.random.default_rng(0)
-    factor = rng.standard_normal((300, 20)) * np.exp(-0.2 * np.arange(20))
-    omega = aware_omega(factor, 30, seed=(5, 1))
-    assert omega.shape == (300, 30)
-    assert omega.dtype == np.float32
-    codes, step = omega_codes(omega)
-    assert codes.dtype == np.int8
-    assert np.array_equal(omega_from_codes(codes, step), omega)
-    Q = np.linalg.qr(omega.astype(np.float64))[0]
-    unit = factor / np.linalg.norm(factor, axis=0)
-    assert np.linalg.norm(unit - Q @ (Q.T @ unit), axis=0).max() < 0.05
-    sizes = np.linalg.norm(factor.T @ omega, axis=0)
-    assert sizes.max() < 4 * sizes.min()
-    narrow = aware_omega(factor, 4, seed=0)
-    leading = np.linalg.svd(factor, full_matrices=False)[0][:, :1]
-    Q = np.linalg.qr(narrow.astype(np.float64))[0]
-    assert np.linalg.norm(Q.T @ leading) > 0.8
 
 
 def test_the_same_seed_gives_the_same_omega_and_another_task_another_one():

@@ -12,7 +12,7 @@ from flwr.superlink import main as flower_app
 
 from fedran.federation.flower import control, programs
 from fedran.federation.flower.executor import check_app
-from fedran.federation.flower.superlink import OwnerOnly
+from fedran.federation.flower.superlink import add_gate
 from fedran.federation.protocol.keys import make_certificates, make_node_key
 from fedran.federation.server.settings import APP, OWNER, ServerPaths
 
@@ -27,9 +27,8 @@ def paths(tmp_path, monkeypatch):
     found = ServerPaths(tmp_path)
     make_certificates(found.tls)
     programs.write_interface(found, "127.0.0.1:9")
-    plugin = OwnerOnly(found.runtime)
-    monkeypatch.setattr(flower_app, "load_control_authn_plugin", lambda: plugin)
-    link = TestClient(flower_app.create_app(), raise_server_exceptions=False)
+    app = add_gate(flower_app.create_app(), found.runtime)
+    link = TestClient(app, raise_server_exceptions=False)
     connect = flower_control.ControlHttpClient.from_server_address
 
     def answer(request):

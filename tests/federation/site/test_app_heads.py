@@ -9,11 +9,18 @@ import pytest
 pytest.importorskip("flwr")
 
 import fedran
-from fedran.federation.flower.clientapp import answer_offer, receive_results, validate_heads
 from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.messages import open_envelope
 from fedran.wire.validation import Header
-from helpers.federation.site_app import PHI, Place, asked, call
+from helpers.federation.site_app import (
+    PHI,
+    Place,
+    answer_offer,
+    asked,
+    call,
+    receive_results,
+    validate_heads,
+)
 
 
 def head_for(phi=PHI, seed=0):

@@ -1,6 +1,5 @@
 """The outbox: uploads are made once and sent until the server has them."""
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -34,19 +33,12 @@ def test_an_upload_is_made_once(tmp_path):
     assert again.outbox.pending() == ["may"]
 
 
-def test_a_refused_upload_is_sent_again_after_an_hour(tmp_path, monkeypatch):
+def test_a_refused_upload_is_sent_again_until_it_is_accepted(tmp_path):
     site = site_of(tmp_path, *rows())
     site.prepare(OFFER)
-    assert site.outbox.due("may")
     site.outbox.settle(Receipt(Code.UNKNOWN_CLIENT, "site-1", "may", "d", "roster"))
-    refused = time.time()
     assert site.outbox.pending() == ["may"]
-    assert site.outbox.pending(refused=False) == []
-    for hours, due in ((0.1, False), (0.9, False), (1.1, True), (-1, True)):  # a clock set back
-        monkeypatch.setattr("time.time", lambda now=refused + 3600 * hours: now)
-        assert site.outbox.due("may") is due
     site.outbox.settle(Receipt(Code.ACCEPTED, "site-1", "may", "d"))
-    assert site.outbox.due("may")
     assert site.outbox.pending() == []
 
 
@@ -70,15 +62,14 @@ def test_a_damaged_upload_is_made_again(tmp_path, caplog):
     site.prepare(replace(OFFER, task="june"))
     path = site.outbox.folder / "may.envelope"
     path.write_bytes(whole[: len(whole) // 2])
-    assert site.outbox.lost() == ["may"]
+    assert site.outbox.to_make(["june"]) == ["may"]
     assert "task may: the upload in the outbox is damaged" in caplog.text
-    assert (site.outbox.pending(), path.is_file()) == (["june"], False)
     assert site.prepare(OFFER) == whole
-    assert (site.outbox.lost(), site.outbox.pending()) == ([], ["june", "may"])
+    assert (site.outbox.to_make([]), site.outbox.pending()) == ([], ["june", "may"])
     path.write_bytes(site.outbox.envelope("june"))
     assert site.outbox.envelope("may") is None
     site.outbox.settle(Receipt(Code.ACCEPTED, "site-1", "may", "d"))
-    assert site.outbox.lost() == []
+    assert site.outbox.to_make([]) == []
 
 
 def test_a_damaged_receipt_and_one_for_an_unknown_task_change_nothing(tmp_path):

@@ -29,7 +29,7 @@ from fedran.federation.secure.masking import unmasking
 from fedran.federation.secure.masking.attempt import STAGES, Answer, Attempt, Request, Stage
 from fedran.federation.secure.masking.ciphers import ADVERTISED, advertised_keys, pack_keys
 from fedran.federation.secure.masking.unmasking import ServerState
-from fedran.federation.secure.server.cohorts import make_attempt, make_content, next_number
+from fedran.federation.secure.server.open_sum import make_attempt, make_content, next_number
 from fedran.federation.server.settings import STATE, ServerSettings
 from fedran.federation.server.store.store import Store
 

@@ -23,13 +23,11 @@ def rows(n=60, classes=3, seed=0):
     return rng.random((n, 6)) + y[:, None] * np.eye(6)[:classes][y], y.tolist()
 
 
-def site_of(
-    tmp_path, X, y, key=None, source=None, backbone=None, work_bytes=2**31, made_by=None, **changes
-):
+def site_of(tmp_path, X, y, key=None, source=None, backbone=None, made_by=None, **changes):
     settings = SiteSettings("trial", "site-1", folder="data", source=made_by, **changes)
     rows = source or (lambda task: Rows(X, list(y)))
     outbox = Outbox(tmp_path / "outbox")
-    return Site(settings, key or SiteKey.generate(), rows, outbox, backbone, work_bytes)
+    return Site(settings, key or SiteKey.generate(), rows, outbox, backbone)
 
 
 def message_of(blob):

@@ -195,6 +195,14 @@ class PrivateFederation(SecureFederation):
             return store.aggregator.counts, store.database.ledger(), store.database.uploads()
 
 
+def nodes_of(federation, **tampered):
+    """All sites as nodes, some with a fault (``site_4=...``)."""
+    return {
+        10 + i: federation.node(name, tampered.get(name.replace("-", "_")))
+        for i, name in enumerate(federation.names)
+    }
+
+
 def requests_in(message):
     """The requests of secure sums in a message."""
     if message.metadata.message_type != MessageType.TRAIN:

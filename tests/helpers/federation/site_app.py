@@ -1,18 +1,21 @@
 """Calls of a site's Flower app, whose folder holds two tasks."""
 
 import time
+from functools import partial
 
 import numpy as np
 from flwr.app import Context, Message, Metadata, RecordDict
 
+from fedran.federation.flower.clientapp import answer
 from fedran.federation.flower.records import make_record
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.messages import PROTOCOL, Offer
+from fedran.federation.protocol.messages import PROTOCOL, Offer, Question
 from fedran.federation.site.outbox import Outbox
 from helpers.federation.flower_messages import blobs_of, fields_of
 
 OFFER = Offer("trial", "may", 6, "cosine", "test", 20_000, group_size=5, min_group=5)
 PHI = OFFER.features()
+answer_offer, validate_heads, receive_results = (partial(answer, kind) for kind in Question)
 
 
 class Place:

@@ -100,7 +100,6 @@ def init(
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
     from fedran.federation.ops.scaffold import AUTHORITY, DeclaredFeatures, make_federation
-    from fedran.federation.ops.tasks import late_site
 
     given = [value for value in (in_features, features, backbone) if value is not None]
     if len(given) > 1:
@@ -135,11 +134,7 @@ def init(
     lines += ["Before the first task, read server.toml: `kind` and `source` must be right for"]
     lines += ["all sites, and `min_group` decides which means leave them."]
     if privacy != "none":
-        settings = find_server(folder).settings()
-        expected = len(made) or settings.min_sites
-        lines += [
-            f"A site that misses the deadline of a task: {late_site(expected, settings.min_sites)}."
-        ]
+        lines += ["A task has one secure sum. Rows of a site that misses it need a new task id."]
     lines += ["", "next:"]
     quoted = shlex.quote(str(folder))
     if made:

@@ -32,9 +32,6 @@ from fedran.core.errors import Refused, positive_integer
 from fedran.core.labels import MISSING, Label, encode_labels, ordered, recode
 from fedran.core.sums.class_sums import SUM_BLOCK, ClassSums
 
-OMEGA_LEVELS = 127
-"""An aware Omega is rounded to this many levels per sign, so that it travels in 8 bits."""
-
 
 @dataclass(frozen=True, eq=False)
 class SketchSums:
@@ -107,9 +104,16 @@ class SketchSums:
     ) -> SketchSums:
         """Inverse of ``vector``. Refused unless the counts are numbers of rows."""
         labels = ordered(classes)
-        counts, energy, sums, sketch = split_vector(vector, len(labels), out_features, width)
+        sizes = section_sizes(len(labels), out_features, width)
+        if vector.shape != (sum(sizes),):
+            expected = f"a vector of {sum(sizes)} entries"
+            raise Refused("sketch_sums", expected, f"shape {vector.shape}")
         if not np.all(np.isfinite(vector)):
             raise Refused("sketch_sums", "finite values", "NaN or infinity")
+        counts, one, flat, sketch = np.split(vector, np.cumsum(sizes)[:-1])
+        energy, sums = float(one[0]), flat.reshape(len(labels), out_features)
+        if width is not None:
+            sketch = sketch.reshape(out_features, width)
         if np.any(counts < 0) or np.any(counts != np.rint(counts)):
             raise Refused("counts", "whole numbers, at least 0", counts.tolist())
         if energy < 0:
@@ -118,7 +122,7 @@ class SketchSums:
             if count == 0 and np.any(row != 0):
                 raise Refused("class_sums", f"zeros for class {label!r}, which has no row", "more")
         held = ClassSums(labels, sums.T, tuple(int(n) for n in counts))
-        return cls(held, float(energy), sketch)
+        return cls(held, energy, sketch)
 
 
 def section_sizes(n_classes: int, out_features: int, width: int | None) -> tuple[int, ...]:
@@ -135,24 +139,6 @@ def section_sizes(n_classes: int, out_features: int, width: int | None) -> tuple
     return n_classes, 1, n_classes * M, last
 
 
-def split_vector(
-    vector: Float64[NDArray[Any], " k"], n_classes: int, out_features: int, width: int | None
-) -> tuple[
-    Float64[NDArray[Any], " C"], float, Float64[NDArray[Any], "C M"], Float64[NDArray[Any], ...]
-]:
-    """Counts (C,), energy, class sums (C, M) and sketch of a vector, without any check of values.
-
-    The arrays are views. Refused unless the vector has the size that ``section_sizes`` states.
-    """
-    sizes = section_sizes(n_classes, out_features, width)
-    if vector.shape != (sum(sizes),):
-        raise Refused("sketch_sums", f"a vector of {sum(sizes)} entries", f"shape {vector.shape}")
-    counts, energy, sums, sketch = np.split(vector, np.cumsum(sizes)[:-1])
-    if width is not None:
-        sketch = sketch.reshape(out_features, width)
-    return counts, float(energy[0]), sums.reshape(n_classes, out_features), sketch
-
-
 def sketch_sums(
     H: ArrayLike | Array, y: Any, classes: Sequence[Label], omega: Float[Array, "M s"] | None = None
 ) -> SketchSums:
@@ -167,8 +153,8 @@ def sketch_sums(
     classes:
         The class list that all sites share. A label that is not in it is a ValueError.
     omega:
-        (M, s), the same at all sites (``blind_omega``, ``aware_omega``): the sketch is
-        ``H'(H Omega)``. None for the Gram itself, which is smaller where s exceeds M / 2.
+        (M, s), the same at all sites (``blind_omega``): the sketch is ``H'(H Omega)``.
+        None for the Gram itself, which is smaller where s exceeds M / 2.
 
     Notes
     -----
@@ -230,38 +216,3 @@ def blind_omega(out_features: int, width: int, seed: int | Sequence[int]) -> Flo
     generator = np.random.RandomState(seed)
     drawn = generator.standard_normal((out_features, width))
     return (drawn / math.sqrt(out_features)).astype(np.float32)
-
-
-def aware_omega(
-    factor: Float[Array, "M r"], width: int, seed: int | Sequence[int]
-) -> Float32[NDArray[Any], "M s"]:
-    """An Omega, (M, s) float32, that spans what the last task's summary describes.
-
-    The leading directions of the factor, completed by blind columns where it has fewer than
-    ``width``, are rotated at random. Nystrom's formula depends on the span alone, so the rotation
-    changes nothing but the size of the numbers: every column of the sketch is then equally large,
-    as a common fixed-point scale requires. Entries are rounded to multiples of 1 / 127 of the
-    largest one, so that the matrix travels in 8 bits per entry (``omega_codes``).
-    """
-    columns = cast(to_numpy(factor), "float64")
-    norms = np.linalg.norm(columns, axis=0)
-    order = np.argsort(-norms, kind="stable")[:width]
-    order = order[norms[order] > 0]
-    blind = blind_omega(int(factor.shape[0]), width, seed).astype(np.float64)
-    basis = np.concatenate([columns[:, order] / norms[order], blind[:, len(order) :]], axis=1)
-    drawn = np.random.RandomState(seed).standard_normal((width, width))
-    rotated = matmul(basis, np.linalg.qr(drawn)[0])
-    step = np.float32(np.max(np.abs(rotated)) / OMEGA_LEVELS)
-    return np.rint(rotated / step).astype(np.float32) * step
-
-
-def omega_codes(omega: Float32[Array, "M s"]) -> tuple[NDArray[np.int8], float]:
-    """Codes (M, s) int8 and step with ``omega = codes * step``, for an aware Omega."""
-    matrix = to_numpy(omega)
-    step = np.float32(np.max(np.abs(matrix)) / OMEGA_LEVELS)
-    return np.rint(matrix / step).astype(np.int8), float(step)
-
-
-def omega_from_codes(codes: NDArray[np.int8], step: float) -> Float32[NDArray[Any], "M s"]:
-    """Inverse of ``omega_codes``."""
-    return codes.astype(np.float32) * np.float32(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -18,28 +19,16 @@ VARIABLE = "FEDRAN_SITE"
 app = ClientApp()
 
 
-@app.train()
-def answer_offer(message: Message, _: Context) -> Message:
-    """Send the uploads that the server may lack."""
-    return _answer(Question.OFFER, message)
-
-
-@app.evaluate()
-def validate_heads(message: Message, _: Context) -> Message:
-    """Test heads on the site's validation rows."""
-    return _answer(Question.VALIDATE, message)
-
-
-@app.query()
-def receive_results(message: Message, _: Context) -> Message:
-    """Keep receipts and the newest head."""
-    return _answer(Question.RESULTS, message)
-
-
-def _answer(kind: Question, message: Message) -> Message:
+def answer(kind: Question, message: Message, _: Context) -> Message:
+    """The answer of the site to a message of this kind."""
     file = Path(os.environ[VARIABLE])
     try:
-        answer = respond(kind, *read_record(message.content), file)
+        given = respond(kind, *read_record(message.content), file)
     except Refused as reason:
-        answer = respond(kind, {}, {}, file, unreadable=reason)
-    return Message(make_record(*answer), reply_to=message)
+        given = respond(kind, {}, {}, file, unreadable=reason)
+    return Message(make_record(*given), reply_to=message)
+
+
+app.train()(partial(answer, Question.OFFER))
+app.evaluate()(partial(answer, Question.VALIDATE))
+app.query()(partial(answer, Question.RESULTS))

@@ -41,7 +41,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from fedran.core.errors import Refused, printable
 from fedran.federation.flower.private import replace_steps
-from fedran.federation.protocol.limits import MAX_APP_BYTES, POLL_SECONDS
+from fedran.federation.protocol.limits import MAX_JSON, POLL_SECONDS
 from fedran.federation.protocol.logs import log_to
 from fedran.federation.server.settings import STATE
 from fedran.federation.site.settings import ALARMS
@@ -65,12 +65,10 @@ def check_app(fab: bytes) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(fab)) as file:
             names = sorted(n for n in file.namelist() if not n.startswith(".info/"))
-            if file.getinfo("pyproject.toml").file_size > MAX_APP_BYTES:
-                raise Refused("app", expected, "a large file")
+            if file.getinfo("pyproject.toml").file_size > MAX_JSON:
+                raise ValueError("a large file")
             table = tomllib.loads(file.read("pyproject.toml").decode())
         found = table["tool"]["flwr"]["app"]["components"]
-    except Refused:
-        raise
     except (zipfile.BadZipFile, zlib.error, LookupError, TypeError, ValueError) as reason:
         raise Refused("app", expected, type(reason).__name__) from None
     except RecursionError:

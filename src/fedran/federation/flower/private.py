@@ -15,7 +15,6 @@ VERSION = "1.41"
 """The pinned minor release."""
 IMPORTED = {
     "flwr.cli.build": ("build_fab_from_files",),
-    "flwr.common.constant": ("ACCESS_TOKEN_KEY",),
     "flwr.proto.control_pb2": (
         "ListNodesRequest",
         "ListRunsRequest",
@@ -26,7 +25,6 @@ IMPORTED = {
     "flwr.proto.fab_pb2": ("Fab",),
     "flwr.proto.runtime_pb2": ("AcquireTaskRequest",),
     "flwr.proto.transport_pb2": ("Scalar",),
-    "flwr.supercore.auth.typing": ("AccountAuthLoginDetails", "AccountInfo"),
     "flwr.supercore.constant": ("FLEET_HTTP_PUBLIC_KEY_HEADER", "TASK_TOKEN_HEADER", "TaskType"),
     "flwr.supercore.control": ("ControlHttpClient",),
     "flwr.supercore.interceptors": (
@@ -35,12 +33,11 @@ IMPORTED = {
     ),
     "flwr.supercore.retry": ("make_simple_http_retry_invoker",),
     "flwr.supercore.runtime": ("RuntimeHttpClient",),
-    "flwr.superlink.auth_plugin": ("NoOpControlAuthnPlugin",),
     "flwr.superlink.routers.fleet.node_auth": ("authenticate_node",),
 }
 """Names that are imported from modules."""
 CALLED = {
-    "flwr.superlink.cli.flower_superlink": ("flower_superlink", "load_control_authn_plugin"),
+    "flwr.superlink.cli.flower_superlink": ("flower_superlink",),
     "flwr.superlink.main": ("create_app",),
     "flwr.superlink.runtime.run_serverapp": ("install_from_fab", "run_", "run_serverapp"),
     "flwr.supernode.runtime.run_clientapp": (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedran.core.errors import MissingExtra
-from fedran.federation.protocol.configuration import check_address, join_address
+from fedran.federation.protocol.configuration import check_address
 from fedran.federation.protocol.identity import check_private, write_private
 from fedran.federation.protocol.keys import days_left, make_certificates
 from fedran.federation.server.settings import APP, OWNER, REFUSED_REQUESTS, ServerPaths
@@ -157,7 +157,8 @@ def _replace_private(path: Path, content: bytes) -> Path:
 def _reachable(address: str) -> str:
     """The address by which programs on this machine reach a server that listens at another."""
     host, port = check_address(address)
-    return join_address(LOOPBACK.get(host, host), port)
+    host = LOOPBACK.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _executable(name: str) -> str:

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe, get_context
 from pathlib import Path
@@ -35,34 +35,13 @@ from fedran.federation.site.settings import SitePaths, local_sites
 from fedran.wire.sizes import human_bytes
 
 
-class ServerNotRunning(OSError):
-    """A task needs a running server."""
+class TaskError(OSError):
+    """A task cannot begin, or not be closed, or Flower did not complete its run."""
 
 
-class TaskInProgress(OSError):
-    """Another task is open. A server runs one task at a time."""
-
-
-class NoOpenTask(OSError):
-    """There is no task to close."""
-
-
-class RunFailed(OSError):
-    """Flower did not complete a task's run."""
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """How a task ended."""
-
-    task: str
-    state: str
-    """complete, quorum, short, or unknown if the server recorded nothing."""
-
-    @property
-    def successful(self) -> bool:
-        """Whether enough sites took part."""
-        return self.state in ("complete", "quorum")
+ENOUGH = "complete", "quorum"
+"""States of a task in which enough sites took part. The others are "short", and "unknown" if the
+server recorded nothing."""
 
 
 def run_task(
@@ -71,15 +50,15 @@ def run_task(
     *,
     deadline: float | None = None,
     say: Callable[[str], None],
-) -> TaskResult:
-    """Run a task to its end on a running server; ``say`` gets the server's log lines.
+) -> str:
+    """Run a task to its end on a running server; returns its state.
 
-    ``deadline`` counts instead of that of the settings.
+    ``say`` gets the server's log lines. ``deadline`` counts instead of that of the settings.
     """
     check_id(task, "task")
     require_space(paths.folder)
     if lock_holder(paths.folder / "log") is None:
-        raise ServerNotRunning(
+        raise TaskError(
             f"{paths.folder}: the server is not running; start it with `fedran federation up` or "
             "`fedran federation server`"
         )
@@ -96,9 +75,8 @@ def run_task(
     ValidationSet.load(paths.folder, settings)
     other, is_open = _under_way(paths)
     if other:
-        what = f"task {other} is open" if is_open else f"{other} is under way"
-        hint = HOW_TO_CLOSE if is_open else ""
-        raise TaskInProgress(f"{what}; start {task} when it has ended{hint}")
+        what, hint = ("task {} is open", HOW_TO_CLOSE) if is_open else ("{} is under way", "")
+        raise TaskError(f"{what.format(other)}; start {task} when it has ended{hint}")
     for remaining in reversed(range(MAX_RUNS)):
         run = _run_once(paths, task, say, settings.deadline)
         if run.status == control.COMPLETED:
@@ -111,7 +89,7 @@ def run_task(
             time.sleep(POLL_SECONDS)
             link = partial(programs.is_listening, settings.address)
             wait_until(link, START_SECONDS, 1.0, what="the SuperLink to listen")
-    raise RunFailed(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run.status}")
+    raise TaskError(f"task {task}: {MAX_RUNS} runs did not complete; the last is {run.status}")
 
 
 def close_task(paths: ServerPaths) -> str:
@@ -119,7 +97,7 @@ def close_task(paths: ServerPaths) -> str:
     task, is_open = _under_way(paths)
     if not is_open:
         what = f"; {task} is under way" if task else ""
-        raise NoOpenTask(f"{paths.folder}: no task is open{what}")
+        raise TaskError(f"{paths.folder}: no task is open{what}")
     with closing(Database(paths.state)) as database:
         database.set_fact(CLOSED, task)
     return task
@@ -181,8 +159,8 @@ class LocalNetwork:
         return Incoming(json.loads(fields), blobs)
 
 
-def simulate(folder: Path, tasks: list[str], *, say: Callable[[str], None]) -> list[TaskResult]:
-    """Run tasks over all sites in a folder, one site after the other, without Flower.
+def simulate(folder: Path, tasks: list[str], *, say: Callable[[str], None]) -> list[str]:
+    """Run tasks over all sites in a folder, one site after the other; returns the tasks' states.
 
     Uploads, signatures, store and receipts are the same as in a deployment.
     """
@@ -232,10 +210,8 @@ def _run_once(
     return run
 
 
-def _finish(
-    paths: ServerPaths, task: str, transport: str, say: Callable[[str], None]
-) -> TaskResult:
-    """Report how a task ended."""
+def _finish(paths: ServerPaths, task: str, transport: str, say: Callable[[str], None]) -> str:
+    """Report how a task ended; returns its state."""
     with closing(Database(paths.state)) as database:
         states = [known for known in database.tasks() if known.task == task]
         aside = json.loads(database.fact(JUDGED) or "{}").get("set_aside", [])
@@ -245,24 +221,6 @@ def _finish(
     if aside:
         names = dict.fromkeys(str(found["client"]) for found in aside)
         say(f"not in the classifier: {', '.join(names)}; `fedran federation status` says why")
-    settings, missing = paths.settings(), list(states[0].missing) if states else []
-    if settings.privacy != "none" and missing:
-        asked = len(states[0].asked)
-        say(f"missing: {', '.join(missing[:10])}; {late_site(asked, settings.min_sites)}")
-    return TaskResult(task, state)
-
-
-def late_site(sites: int, least: int) -> str:
-    """What a site that misses a task's deadline means for secure sums of at least ``least`` sites.
-
-    >>> print(late_site(5, 3))
-    after a sum of 3 of 5 sites, at most 2 are left, which is too few for another: the rows of a \
-late site do not count in this task, and need a new task id
-    """
-    if sites < 2 * least:
-        left = max(0, sites - least)
-        return (
-            f"after a sum of {least} of {sites} sites, at most {left} are left, which is too few "
-            "for another: the rows of a late site do not count in this task, and need a new task id"
-        )
-    return f"the rows of late sites count once {least} of them are connected together"
+    if paths.settings().privacy != "none" and states and states[0].missing:
+        say(f"missing: {', '.join(states[0].missing[:10])}; their rows need a new task id")
+    return state

@@ -41,15 +41,6 @@ def check_address(address: str) -> tuple[str, int]:
     return host, int(found[3])
 
 
-def join_address(host: str, port: int) -> str:
-    """The inverse of ``check_address``.
-
-    >>> join_address("::1", 9443)
-    '[::1]:9443'
-    """
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def is_host(text: str) -> bool:
     """Whether a text is a host name or an IP address.
 

@@ -10,11 +10,6 @@ from cryptography import x509
 
 from fedran.federation.protocol.configuration import check_address
 
-CERTIFICATE_REMEDY = (
-    "ask the server's owner for ca.crt again, or for a certificate with this name "
-    "(`fedran federation renew --host NAME`)"
-)
-
 
 def why_unreachable(address: str, ca: Path, timeout: float = 3.0) -> tuple[str, str]:
     """Connect to a server and verify its certificate.
@@ -38,7 +33,10 @@ def why_unreachable(address: str, ca: Path, timeout: float = 3.0) -> tuple[str, 
         why = "nothing listens there; the server or its proxy may be down"
         remedy = "ask the server's owner whether both run"
     except ssl.SSLCertVerificationError as reason:
-        return f"its certificate is not valid here: {reason.verify_message}", CERTIFICATE_REMEDY
+        return f"its certificate is not valid here: {reason.verify_message}", (
+            "ask the server's owner for ca.crt again, or for a certificate with this name "
+            "(`fedran federation renew --host NAME`)"
+        )
     except ssl.SSLError as reason:
         why = f"it does not speak TLS: {reason.reason or 'unknown reason'}"
         remedy = "ask the server's owner which program listens there"

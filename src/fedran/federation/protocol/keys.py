@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedran.core.errors import Refused
 from fedran.federation.protocol.configuration import is_host
 from fedran.federation.protocol.identity import check_private, write_private
-from fedran.federation.protocol.limits import AUTHORITY_DAYS, MAX_LINE, SERVER_DAYS
+from fedran.federation.protocol.limits import AUTHORITY_DAYS, SERVER_DAYS
 from fedran.wire.files import write_atomically
 
 NODE_KEY = "a line such as ecdsa-sha2-nistp384 AAAA..."
@@ -52,7 +52,7 @@ def check_node_key(public: object) -> str:
 def load_node_key(public: str) -> ec.EllipticCurvePublicKey:
     """The key in a line of OpenSSH's format."""
     try:
-        key = load_ssh_public_key(public[:MAX_LINE].encode())
+        key = load_ssh_public_key(public.encode())
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -79,20 +79,14 @@ def make_certificates(
     if key_file is not None and key_file.exists():
         raise FileExistsError(f"{key_file}: exists already, and may belong to another federation")
     authority = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedran authority")])
-    extensions: list[tuple[x509.ExtensionType, bool]] = [
-        (x509.BasicConstraints(ca=True, path_length=0), True),
-        (_key_usage(sign_certificates=True), True),
-    ]
-    root = _sign(name, name, authority, authority, AUTHORITY_DAYS, extensions)
-    server_key, server = _server_certificate(authority, name, hosts)
+    root = _certificate("fedran authority", authority, AUTHORITY_DAYS)
+    certified = _certify(authority, root, hosts)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if key_file is not None:
         key_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(key_file, _pem(authority))
-    write_private(folder / "server.key", _pem(server_key))
     write_atomically(folder / "ca.crt", root.public_bytes(Encoding.PEM))
-    write_atomically(folder / "server.crt", server.public_bytes(Encoding.PEM))
+    _write_server(folder, *certified)
 
 
 def renew_server(folder: Path, authority_folder: Path, hosts: Sequence[str] | None = None) -> None:
@@ -100,7 +94,7 @@ def renew_server(folder: Path, authority_folder: Path, hosts: Sequence[str] | No
 
     ``authority_folder`` holds ``ca.key``. ``hosts=None`` keeps the names of the old certificate.
     """
-    key_file = authority_folder / "ca.key"
+    key_file, root = authority_folder / "ca.key", _load_certificate(folder / "ca.crt")
     if not key_file.is_file():
         raise FileNotFoundError(
             f"{key_file}: no such file; name the folder in which ca.key is kept with --ca"
@@ -109,15 +103,18 @@ def renew_server(folder: Path, authority_folder: Path, hosts: Sequence[str] | No
     authority = load_pem_private_key(key_file.read_bytes(), None)
     if not isinstance(authority, ec.EllipticCurvePrivateKey):
         raise Refused(str(key_file), "the key that `init` made", "another kind of key")
-    if authority.public_key() != _load_certificate(folder / "ca.crt").public_key():
+    if authority.public_key() != root.public_key():
         raise Refused(str(key_file), "the key of this server's ca.crt", "the key of another one")
-    if hosts is None:
-        hosts = server_hosts(folder)
-    issuer = _load_certificate(folder / "ca.crt").subject
-    server_key, server = _server_certificate(authority, issuer, hosts)
+    names = server_hosts(folder) if hosts is None else hosts
+    _write_server(folder, *_certify(authority, root, names))
+
+
+def _write_server(
+    folder: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
+) -> None:
     (folder / "server.key").unlink(missing_ok=True)
-    write_private(folder / "server.key", _pem(server_key))
-    write_atomically(folder / "server.crt", server.public_bytes(Encoding.PEM))
+    write_private(folder / "server.key", _pem(key))
+    write_atomically(folder / "server.crt", certificate.public_bytes(Encoding.PEM))
 
 
 def server_hosts(folder: Path) -> list[str]:
@@ -141,9 +138,10 @@ def _load_certificate(path: Path) -> x509.Certificate:
         raise Refused(str(path), "a certificate (PEM)", "something else") from None
 
 
-def _server_certificate(
-    authority: ec.EllipticCurvePrivateKey, issuer: x509.Name, hosts: Sequence[str]
+def _certify(
+    authority: ec.EllipticCurvePrivateKey, root: x509.Certificate, hosts: Sequence[str]
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A new key of a server, and its certificate by an authority."""
     names: list[x509.GeneralName] = []
     for host in dict.fromkeys((*LOCAL_HOSTS, *hosts)):
         if not is_host(host):
@@ -153,51 +151,45 @@ def _server_certificate(
         except ValueError:
             names.append(x509.DNSName(host))
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedran server")])
-    extensions: list[tuple[x509.ExtensionType, bool]] = [
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (x509.SubjectAlternativeName(names), False),
-        (_key_usage(sign_certificates=False), True),
-        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
-    ]
-    return key, _sign(subject, issuer, key, authority, SERVER_DAYS, extensions)
+    issuer = root.subject, authority
+    return key, _certificate("fedran server", key, SERVER_DAYS, issuer, names)
 
 
-def _sign(
-    subject: x509.Name,
-    issuer: x509.Name,
+def _certificate(
+    name: str,
     key: ec.EllipticCurvePrivateKey,
-    signer: ec.EllipticCurvePrivateKey,
     days: int,
-    extensions: Sequence[tuple[x509.ExtensionType, bool]],
+    issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None,
+    hosts: Sequence[x509.GeneralName] = (),
 ) -> x509.Certificate:
+    """The certificate of a server with these names; without an issuer, that of an authority."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issued_by, signer = issuer or (subject, key)
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = x509.KeyUsage(
+        digital_signature=issuer is not None,
+        key_cert_sign=issuer is None,
+        crl_sign=issuer is None,
+        **dict.fromkeys((*unused, "encipher_only", "decipher_only"), False),
+    )
+    constraints = x509.BasicConstraints(issuer is None, 0 if issuer is None else None)
+    authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     now = dt.datetime.now(dt.UTC)
     builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
+        x509.CertificateBuilder(issued_by, subject, key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(hours=1))
         .not_valid_after(now + dt.timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False
-        )
+        .add_extension(authority_key, False)
+        .add_extension(constraints, True)
+        .add_extension(usage, True)
     )
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical)
+    if hosts:
+        purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        builder = builder.add_extension(x509.SubjectAlternativeName(hosts), False)
+        builder = builder.add_extension(purpose, False)
     return builder.sign(signer, hashes.SHA384())
-
-
-def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
-    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    return x509.KeyUsage(
-        digital_signature=not sign_certificates,
-        key_cert_sign=sign_certificates,
-        crl_sign=sign_certificates,
-        **dict.fromkeys((*unused, "encipher_only", "decipher_only"), False),
-    )
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -27,39 +27,31 @@ PROGRESS_SECONDS = 30.0  # between two such lines: a log that can still be read
 MAX_ATTEMPTS = 3  # at one secure sum in a run: a later run may try again
 
 # Sites
-RESEND_SECONDS = 3600.0  # until a refused upload is sent again: somebody may change a setting
 MESSAGE_BYTES = 16 * 2**20  # of envelopes in one message: the server asks for the rest
-MAX_CONTENTS = 10  # requests per task that a site answers: each tells whether rows fit
 BATCH_ROWS = 512  # whose random features are made at a time where memory is short
 
 # What a message may contain: far above any use, and small enough to be read without harm
 MAX_BUDGET = 2**29  # bytes of an upload: SQLite has a limit of 10^9 per value
 MAX_WIDTH = 2**17  # features, before and after the random map
 MAX_CLASSES = 2000  # labels in an offer: a longer list is left out
-MAX_COLUMNS = 10_000  # names of columns in an offer, ...
-MAX_COLUMN_NAMES = 2**18  # ... and characters of all of them
+MAX_COLUMNS = 10_000  # names of columns in an offer
 MAX_SOURCE_FIELDS = 16  # texts that say what made the features
 MAX_EARLIER = 100  # earlier tasks in an offer, for sites that were away
 MAX_SETTLED = 5000  # uploads that a site names as arrived: the newest
 MAX_SUMS = 1_000_000  # largest number of a secure sum of a task
 MAX_ATTEMPT_NUMBER = 10**9  # largest number of an attempt at a sum
-MAX_REVISION = 1000  # times that a site replaces one upload
 MAX_HOURLY_REVISIONS = 20  # of all uploads of a site: each may cost seconds of processor time
-MAX_MEMBERS = 10_000  # of a secure sum, in its envelope
-MAX_GROUP_SIZE = 10**6  # rows per group of points
-MAX_ROWS = 10**9  # of a site, or of one of its classes
+MAX_ROWS = 10**9  # of a site, a class or a group; also the largest number of a revision
 MAX_BLOBS = 256  # envelopes and other binary parts of a message
-MAX_JSON = 2**20  # bytes of the text of a message
+MAX_JSON = 2**20  # bytes of the text of a message, or of what an app of Flower says of itself
 MAX_HEAD_BYTES = 64 * 2**20  # of the heads that sites test: fewer batches if they are large
-MAX_APP_BYTES = 2**20  # of an app that Flower delivers: ours holds no code
-MAX_LINE = 1000  # characters of a node's public key
 ENVELOPE_BYTES = 1024  # room for statement and signature beside an upload: they need 600
 ANSWER_BYTES = 2**16  # room beside the masked vector in a site's answer
 LEAST_LIMIT = 64 * 2**20  # bytes of an envelope, unless the budget is higher
 
 # Secure sums
 MIN_SITES = 3  # of a sum: with two, each could subtract its own rows
-MAX_SITES = 128  # of a sum: a site computes one mask per peer; more sites form several sums
+MAX_SITES = 128  # of a sum: a site computes one mask per peer
 MAX_CLIENTS = 1000  # of a pinned roster
 MAX_NUMBERS = 2**26 - 2**18  # of a vector: 255 MiB, which fits the largest message
 

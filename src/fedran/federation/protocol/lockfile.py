@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +100,16 @@ def terminate(*folders: Path, timeout: float = 40.0) -> list[Path]:
     asked = {}
     for folder in folders:
         pid = (lock_holder(folder) or {}).get("pid")
-        if isinstance(pid, int) and pid > 1 and not isinstance(pid, bool):
+        if type(pid) is int and pid > 1:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
             asked[folder] = pid
     for folder, pid in asked.items():
-        if not wait_until(partial(_is_free, folder), timeout, what=f"process {pid} to end"):
+
+        def ended(folder: Path = folder) -> bool:
+            return lock_holder(folder) is None
+
+        if not wait_until(ended, timeout, what=f"process {pid} to end"):
             raise TimeoutError(f"process {pid} did not end within {timeout:g} s")
     return list(asked)
 
@@ -125,7 +128,3 @@ def wait_until(
             log.warning("waiting for %s, at most %.0f s longer", what, seconds - waited)
         time.sleep(every)
     return True
-
-
-def _is_free(folder: Path) -> bool:
-    return lock_holder(folder) is None

@@ -16,16 +16,12 @@ from fedran.federation.protocol.limits import MAX_LOG_BYTES
 LINE = "%(asctime)s %(levelname)s %(message)s"
 FORMAT = "FEDRAN_LOG"
 """Environment variable; "json" gives one JSON object per line. All processes inherit it."""
-
-
 FIELDS = ("site", "task", "decision", "code", "seconds")
 """What a call may say as ``extra``, and a line in JSON then has as fields of their own."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (UTC), level, message, logger, and what else is known of it:
-    the fields of ``FIELDS``, and an exception.
-    """
+    """One JSON object per line: time (UTC), level, message, logger, ``FIELDS`` and an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON."""
@@ -80,21 +76,17 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self.path = path
         found = path.stat() if path.is_file() else None
-        self.inode = found.st_ino if found else 0
-        self.position = found.st_size if found else 0
-        self.rest = b""
+        self.inode, self.position = (found.st_ino, found.st_size) if found else (0, 0)
 
     def lines(self) -> Iterator[str]:
         """Complete new lines. A file that replaced the old one is read from its start."""
-        try:
-            with self.path.open("rb") as file:
-                found = os.fstat(file.fileno())
-                if found.st_ino != self.inode or found.st_size < self.position:
-                    self.inode, self.position, self.rest = found.st_ino, 0, b""
-                file.seek(self.position)
-                data = self.rest + file.read()
-                self.position = file.tell()
-        except FileNotFoundError:
+        if not self.path.is_file():
             return
-        *whole, self.rest = data.split(b"\n")
+        with self.path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_ino != self.inode or found.st_size < self.position:
+                self.inode, self.position = found.st_ino, 0
+            file.seek(self.position)
+            *whole, rest = file.read().split(b"\n")
+            self.position = file.tell() - len(rest)
         yield from (line.decode(errors="replace") for line in whole)

@@ -23,14 +23,11 @@ from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.federation.protocol.limits import (
     MAX_BUDGET,
     MAX_CLASSES,
-    MAX_COLUMN_NAMES,
     MAX_COLUMNS,
     MAX_EARLIER,
-    MAX_GROUP_SIZE,
-    MAX_MEMBERS,
-    MAX_REVISION,
     MAX_ROWS,
     MAX_SETTLED,
+    MAX_SITES,
     MAX_SOURCE_FIELDS,
     MAX_SUMS,
     MAX_WIDTH,
@@ -108,13 +105,7 @@ class Offer:
         protocol = header.integer("protocol", 1)
         check_protocol(protocol, "this site", "the server")
         width = header.integer("in_features", 1, MAX_WIDTH)
-        privacy, of_upload = header.one_of("privacy", *get_args(Privacy)), dict[str, int]()
-        if privacy == "none":
-            of_upload["group_size"] = header.integer("group_size", 1, MAX_GROUP_SIZE)
-            of_upload["min_group"] = header.integer("min_group", 1, MAX_ROWS)
-        else:
-            of_upload["out_features"] = header.integer("out_features", 1, MAX_WIDTH)
-            of_upload["seed"] = header.integer("seed", 0, 2**32 - 1)
+        privacy = header.one_of("privacy", *get_args(Privacy))
         return cls(
             check_id(header.text("federation", 64), "federation"),
             check_id(header.text("task", 64), "task"),
@@ -122,6 +113,10 @@ class Offer:
             header.one_of("kind", *get_args(UnitKind)),
             check_source(header.get("source")),
             header.integer("budget_bytes", 1024, MAX_BUDGET),
+            header.integer("group_size", 1, MAX_ROWS),
+            header.integer("min_group", 1, MAX_ROWS),
+            header.integer("out_features", int(privacy != "none"), MAX_WIDTH),
+            header.integer("seed", 0, 2**32 - 1),
             earlier=read_tasks(header, "earlier", MAX_EARLIER),
             classes=read_labels(header, "classes"),
             known_classes=read_labels(header, "known_classes"),
@@ -129,7 +124,6 @@ class Offer:
             privacy=privacy,
             columns=check_columns(header.items("columns", MAX_COLUMNS), width),
             ranges=check_ranges(header.fields.get("ranges", ())),
-            **of_upload,
         )
 
     @classmethod
@@ -143,10 +137,8 @@ class Offer:
             raise Refused(str(path), "a site's state/offer.json", str(reason)) from None
 
     def fields(self) -> dict[str, Any]:
-        """The offer as plain values, for a message, without what is of another kind of upload."""
-        other = OF_SUMS if self.privacy == "none" else OF_POINTS
-        given = {k: v for k, v in asdict(self).items() if k not in other}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
+        """The offer as plain values, for a message."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     def features(self) -> KernelFeatures | RandomFeatures:
         """The feature map. Under differential privacy there are no random features."""
@@ -155,27 +147,13 @@ class Offer:
             source = {**source, "columns": columns_hash(self.columns)}
         if self.privacy == "none":
             return KernelFeatures(self.in_features, self.kind, source=source)
-        projected = self.privacy != "dp"
-        width, seed = self.out_features, self.seed
-        return RandomFeatures(
-            self.in_features, width, self.kind, seed, source=source, projected=projected
-        )
+        shape = self.in_features, self.out_features, self.kind, self.seed
+        return RandomFeatures(*shape, source=source, projected=self.privacy != "dp")
 
     @property
     def fingerprint(self) -> Fingerprint:
         """The fingerprint of uploads and heads."""
         return self.features().fingerprint
-
-    def require_plain(self) -> None:
-        """Refuse to make an upload of one site where sums are masked."""
-        if self.privacy != "none":
-            raise Refused(
-                "privacy",
-                'a server with privacy = "none"',
-                self.privacy,
-                hint="the server of this federation learns only the sum of all sites: a site takes "
-                "part while it is connected, and corrected rows need a new task id",
-            )
 
     def require(self, federation: str, source: FeatureSource | None) -> None:
         """Refuse an offer of another federation, or for features that this site does not have."""
@@ -220,9 +198,8 @@ def check_columns(given: Sequence[object], width: int) -> tuple[str, ...]:
         raise Refused("columns", "every name once", f"{twice[0]!r} twice")
     if len(names) not in (0, width):
         raise Refused("columns", f"{width} names, as many as in_features", len(names))
-    if len(names) > MAX_COLUMNS or sum(map(len, names)) > MAX_COLUMN_NAMES:
-        expected = f"at most {MAX_COLUMNS:,} names of {MAX_COLUMN_NAMES:,} characters together"
-        raise Refused("columns", expected, f"{len(names):,} of {sum(map(len, names)):,}")
+    if len(names) > MAX_COLUMNS:
+        raise Refused("columns", f"at most {MAX_COLUMNS:,} names", len(names))
     return names
 
 
@@ -271,10 +248,8 @@ def read_settled(header: Header) -> list[tuple[str, str]]:
     """
     given = header.items("settled", MAX_SETTLED) if "settled" in header.fields else []
     found = _read_pairs(given, "settled", "task and digest")
-    for task, digest in found:
-        check_id(task, "task")
-        if len(digest) != 64:
-            raise Refused("settled", "digests of 64 characters", digest)
+    if not all(check_id(task, "task") and len(digest) == 64 for task, digest in found):
+        raise Refused("settled", "digests of 64 characters", "others")
     return found
 
 
@@ -331,8 +306,8 @@ def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
         header.text("task", 64),
         header.text("fingerprint", 64),
         header.text("digest", 64),
-        tuple(_read_pairs(header.items("members", MAX_MEMBERS), "members", "client and task")),
-        header.integer("revision", 0, MAX_REVISION),
+        tuple(_read_pairs(header.items("members", MAX_SITES), "members", "client and task")),
+        header.integer("revision", 0, MAX_ROWS),
         header.integer("sum_number", 0, MAX_SUMS),
     )
     upload = message.stream("upload")

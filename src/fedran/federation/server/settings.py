@@ -20,7 +20,6 @@ from fedran.federation.protocol.limits import (
     LEAST_LIMIT,
     MAX_BUDGET,
     MAX_CLASSES,
-    MAX_GROUP_SIZE,
     MAX_NUMBERS,
     MAX_ROWS,
     MAX_SITES,
@@ -71,7 +70,7 @@ class ServerSettings(Settings):
     """The usual values of columns, as `{age = [0, 120], "*" = [0, 16]}`; `*` stands for all columns
     that are not named. A site warns its own people, in `check` and in its log, of rows that do not
     fit. `init --features` proposes them."""
-    group_size: Annotated[int, between(1, MAX_GROUP_SIZE)] = 5
+    group_size: Annotated[int, between(1, MAX_ROWS)] = 5
     """About how many rows a group has. Sites make larger groups where the budget demands it."""
     min_group: Annotated[int, between(1, MAX_ROWS)] = 5
     """The fewest rows of a group. A site withholds classes with fewer rows, and an upload with a
@@ -110,11 +109,9 @@ class ServerSettings(Settings):
     classes: list[str | int] | None = None
     """The labels that may occur. Sites get this list with every task, and an upload with another
     label is refused. Without it, any label is accepted."""
-    classes_per_site: Annotated[int, between(1, 10**6)] = 1000
-    """Limit on the number of classes of one site over all its uploads."""
     row_multiple: Annotated[float, between(1, 10**6)] = 5.0
     """A site with more rows than this multiple of the other sites' median counts only in classes
-    for which another site can vouch, unless `[rows]` in the roster has a cap for it."""
+    for which another site can vouch, unless the owner vouches for it."""
     trusted: bool = False
     """Whether a class counts that one site alone has sent. Otherwise it waits for a second site,
     unless it is in `classes`, or the owner vouches for the site with `fedran federation accept`."""

@@ -23,7 +23,6 @@ from fedran.federation.protocol.class_counts import counts_to_json
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.limits import (
     MAX_BLOBS,
-    MAX_BUDGET,
     MAX_CLASSES,
     MAX_SETTLED,
     MESSAGE_BYTES,
@@ -43,7 +42,7 @@ from fedran.federation.site.source import NoRows
 from fedran.federation.site.upload import Site
 from fedran.wire.codec import decode
 from fedran.wire.files import write_atomically
-from fedran.wire.validation import DEFAULT_LIMITS, plain_calibration
+from fedran.wire.validation import plain_calibration
 
 LIKELY_CAUSES = (
     "likely causes: features of another scale or backbone, rows that are counted twice, labels "
@@ -58,53 +57,54 @@ Blobs = Mapping[str, bytes]
 
 
 def respond(
-    kind: Question,
-    fields: Fields,
-    blobs: Blobs,
-    file: Path,
-    unreadable: Refused | None = None,
+    kind: Question, fields: Fields, blobs: Blobs, file: Path, unreadable: Refused | None = None
 ) -> tuple[Fields, Blobs]:
     """Fields and blobs of the answer to a message. There is one whatever happens.
 
     ``file`` is the site's configuration, and ``unreadable`` says why the message has neither.
     """
-    reply = Reply()
+    reply, received = Reply(), set[str]()
     with reply.catch_errors():
         site = reply.site = LocalSite.load(file)
         if unreadable is not None:
             reply.report(unreadable)
-        handle = {
-            Question.OFFER: answer_offer,
-            Question.VALIDATE: validate_heads,
-            Question.RESULTS: receive_results,
-        }[kind]
-        handle(fields, blobs, reply, site)
+        with reply.catch_errors():
+            received = site.settle(fields.get("receipts", []))
+        if kind is Question.OFFER:
+            answer_offer(fields, blobs, reply, site, received)
+        elif kind is Question.VALIDATE:
+            validate_heads(fields, blobs, reply, site)
+        elif (head := blobs.get("head")) is not None:
+            keep_head(head, site)
     return reply.fields(), reply.blobs
 
 
-def answer_offer(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
+def answer_offer(
+    fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite, received: set[str]
+) -> None:
     """Send the envelope of the offered task, then every other one that the server may lack.
 
-    Without an offer no upload is made, and refused uploads are not sent again. The server asks a
-    second time if the reply had no room for all uploads. It then says what it received.
+    Without an offer no upload is made. The server asks a second time if the reply had no room for
+    all uploads. It then says what it ``received``.
     """
-    offer, received, plain = None, set[str](), True
+    first, plain = list[str](), site.settings.privacy == "none"
     with reply.catch_errors():
-        with reply.catch_errors():
-            received = site.settle(fields.get("receipts", []))
         if fields.get("offer") is not None:
             offer = Offer.read(fields["offer"])
-            plain = offer.privacy == "none"
+            first, plain = [offer.task, *offer.earlier], plain and offer.privacy == "none"
             site.accept(offer)
-            if plain:
+            if offer.privacy == "none":
                 make_uploads(offer, reply, site)
             else:
-                reply.add_sums(offer, fields.get("sums"), _small(blobs, MAX_BUDGET))
-    if not plain or site.settings.privacy != "none":
+                answer_sums(offer, fields.get("sums"), blobs, reply, site)
+    if not plain:
         return
-    for task in site.to_send(offer, received):
+    pending = site.outbox.pending()
+    order = dict.fromkeys([task for task in first if task in pending] + pending)
+    for task in (task for task in order if task not in received):
         with reply.catch_errors():
-            reply.add(task, site.outbox.envelope(task) or b"")
+            if blob := site.outbox.envelope(task):  # none if it is damaged
+                reply.add(task, blob)
     held = held_points(site.outbox, site.settings.hold_out)
     classes: dict[Label, None] = dict.fromkeys(c for points in held for c in points.classes)
     reply.extra["validated"] = [*classes][:MAX_CLASSES]
@@ -135,28 +135,41 @@ def validate_heads(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) 
         raise Refused("validation", "a site with validation rows and an offer", "none")
     if site.settings.privacy != "none" or offer.privacy != "none":
         raise Refused("validation", "a federation without secure sums", offer.privacy)
-    heads = _small(blobs, DEFAULT_LIMITS.message)
-    counts, histograms = count_held_out(held, offer, heads, fields)
+    counts, histograms = count_held_out(held, offer, blobs, fields)
     reply.extra["counts"] = {name: counts_to_json(found) for name, found in counts.items()}
     told = {name: plain_calibration(found) for name, found in histograms.items()}
     reply.extra["histograms"] = told
 
 
-def receive_results(fields: Fields, blobs: Blobs, reply: Reply, site: LocalSite) -> None:
-    """Write the receipts to the outbox, and the newest head to the site's folder."""
-    with reply.catch_errors():
-        site.settle(fields.get("receipts", []))
-    head = _small(blobs, DEFAULT_LIMITS.message).get("head")
-    if head is not None:
-        site.keep_head(head)
+def answer_sums(
+    offer: Offer, given: object, requests: Blobs, reply: Reply, site: LocalSite
+) -> None:
+    """Answer the requests of secure sums. One that is refused does not stop the others.
+
+    A task without rows is no problem unless it is the offered one.
+    """
+    fields = given if isinstance(given, Mapping) else {}
+    contents = fields.get("contents")
+    known = contents if isinstance(contents, Mapping) else {}
+    refused: dict[str, str] = reply.extra.setdefault("refused", {})
+    with site.one_message():
+        me = Participant.load(site.file, site.settings, fields.get("roster"))
+        for name, request in sorted(requests.items()):
+            try:
+                reply.blobs[name] = me.answer(offer, request, known.get(name))
+            except Exception as reason:
+                what = f"secure sum {printable(name)}"
+                refused[name] = text_for_server(reason, site.file.parent, what)
+                if name.rpartition(".")[0] == offer.task:
+                    reply.note(refused[name], reason)
 
 
-def _small(blobs: Blobs, most: int) -> Blobs:
-    """The blobs of a message. One of more than ``most`` bytes is refused."""
-    for name, blob in blobs.items():
-        if len(blob) > most:
-            raise Refused(name, f"at most {most} bytes", len(blob))
-    return blobs
+def keep_head(head: bytes, site: LocalSite) -> None:
+    """Keep the newest head. One for other features than the offered ones is refused."""
+    offer, found = last_offer(site.state), decode(head, Head)
+    if offer is not None:
+        require_same(offer.fingerprint, found.fingerprint, "site and head")
+    write_atomically(site.state / HEAD, head)
 
 
 @dataclass(frozen=True)
@@ -205,30 +218,6 @@ class LocalSite:
                     log.warning("task %s: %s", printable(receipt.task), LIKELY_CAUSES)
         return {receipt.task for receipt in mine if receipt.code != Code.LOST}
 
-    def to_send(self, offer: Offer | None, received: set[str]) -> list[str]:
-        """Tasks whose upload the server may lack: the offered one first, then older ones.
-
-        A refused upload of another task is left out until its wait is over.
-        """
-        pending = set(self.outbox.pending(refused=offer is not None)) - received
-        if offer is None:
-            return sorted(pending)
-        order = {task: n for n, task in enumerate((offer.task, *offer.earlier))}
-        due = {t for t in pending if t == offer.task or self.outbox.due(t)}
-        return sorted(due, key=lambda task: (order.get(task, len(order)), task))
-
-    def keep_head(self, head: bytes) -> None:
-        """Replace the head. One for other features than the offered ones is refused."""
-        found, offer = decode(head, Head), last_offer(self.state)
-        if offer is not None:
-            require_same(offer.fingerprint, found.fingerprint, "site and head")
-        write_atomically(self.state / HEAD, head)
-
-    def head_digest(self) -> str:
-        """SHA-256 of the head that is kept; empty without one."""
-        path = self.state / HEAD
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-
     @property
     def sums(self) -> SumFiles:
         """What this site remembers of secure sums."""
@@ -264,28 +253,6 @@ class Reply:
         else:
             self.blobs[task] = blob
 
-    def add_sums(self, offer: Offer, given: object, requests: Blobs) -> None:
-        """Answer the requests of secure sums. One that is refused does not stop the others.
-
-        A task without rows is no problem unless it is the offered one.
-        """
-        site = self.site
-        assert site is not None
-        fields = given if isinstance(given, Mapping) else {}
-        contents = fields.get("contents")
-        known = contents if isinstance(contents, Mapping) else {}
-        refused: dict[str, str] = self.extra.setdefault("refused", {})
-        with site.one_message():
-            me = Participant.load(site.file, site.settings, fields.get("roster"))
-            for name, request in sorted(requests.items()):
-                try:
-                    self.blobs[name] = me.answer(offer, request, known.get(name))
-                except Exception as reason:
-                    what = f"secure sum {printable(name)}"
-                    text = refused[name] = text_for_server(reason, site.file.parent, what)
-                    if name.rpartition(".")[0] == offer.task:
-                        self._note(text, reason)
-
     @contextmanager
     def catch_errors(self) -> Iterator[None]:
         """Report an exception of the block to the server, and continue after the block."""
@@ -297,9 +264,9 @@ class Reply:
     def report(self, reason: BaseException, what: str = "") -> None:
         """Tell the server why something is missing."""
         folder = self.site.file.parent if self.site else None
-        self._note(what + text_for_server(reason, folder), reason)
+        self.note(what + text_for_server(reason, folder), reason)
 
-    def _note(self, text: str, reason: BaseException) -> None:
+    def note(self, text: str, reason: BaseException) -> None:
         """A site that has nothing to send has not failed."""
         self.problems.append(text)
         self.failed = self.failed or not isinstance(reason, NOTHING)
@@ -311,7 +278,8 @@ class Reply:
             with self.catch_errors():
                 settled = [*self.site.outbox.settled(), *self.site.sums.settled()][-MAX_SETTLED:]
                 waiting = self.site.sums.waiting()[-MAX_SETTLED:]
-                client, head = self.site.settings.client, self.site.head_digest()
+                client, path = self.site.settings.client, self.site.state / HEAD
+                head = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
                 fields = {"client": client, "head": head, "settled": settled, "waiting": waiting}
         problems = "; ".join(filter(None, self.problems))
         if problems:

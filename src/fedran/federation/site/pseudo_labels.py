@@ -19,6 +19,8 @@ from fedran.federation.site.settings import SiteSettings
 log = logging.getLogger(__name__)
 MappedRows = Callable[[NDArray[np.int64] | slice], NDArray[Any]]
 """From numbers of rows to what the feature map makes of them: random features or prepared rows."""
+WORK_BYTES = 2 * 2**30
+"""Memory for rows that the margin rule looks at together, with copies."""
 
 
 class TooFewRows(Refused):
@@ -50,14 +52,14 @@ def least_rows(offer: Offer | None, settings: SiteSettings) -> int:
 
 
 def choose_rows(
-    H: MappedRows, y: list[Any], capacity: int, offer: Offer, settings: SiteSettings
+    H: MappedRows, y: list[Any], offer: Offer, settings: SiteSettings
 ) -> tuple[list[Any], NDArray[np.int64]]:
     """The labels with pseudo-labels, and the labelled rows of classes with enough rows.
 
     The log counts rows without a label, and names the classes that are withheld.
     """
     task = offer.task
-    labels = y if settings.pseudo_labels == "none" else with_pseudo_labels(H, y, capacity, task)
+    labels = y if settings.pseudo_labels == "none" else with_pseudo_labels(H, y, task)
     if missing := y.count(None):
         fate = " and are left out"
         if settings.pseudo_labels != "none":
@@ -78,27 +80,23 @@ def choose_rows(
     return labels, rows
 
 
-def with_pseudo_labels(H: MappedRows, y: list[Any], capacity: int, task: str) -> list[Any]:
+def with_pseudo_labels(H: MappedRows, y: list[Any], task: str) -> list[Any]:
     """The labels, with pseudo-labels for the rows that the margin rule accepts.
 
     Where all labelled rows have one class, none is accepted: the others may lack a label because
-    they have another one. If there are more than ``capacity`` rows, the rule learns from at most
-    ``capacity / 2`` labelled rows, evenly spaced, and decides about the others in groups.
+    they have another one. If there are more rows than fit into ``WORK_BYTES``, the rule learns from
+    labelled rows of half that size, evenly spaced, and decides about the others in groups.
     """
     has = np.array([label is not None for label in y], dtype=bool)
     if has.all() or len(encode_labels(y, len(y))[0]) < 2:
         return y
-    known, missing = np.flatnonzero(has), np.flatnonzero(~has)
-    if len(y) <= capacity:
-        groups = [np.arange(len(y))]
-    else:
-        if len(known) > capacity // 2:
-            known = known[np.linspace(0, len(known) - 1, capacity // 2).astype(int)]
-        size = capacity - len(known)
-        parts = (missing[i : i + size] for i in range(0, len(missing), size))
-        groups = [np.sort(np.concatenate([known, part])) for part in parts]
-    labels = list(y)
-    for rows in groups:
+    known, missing, labels = np.flatnonzero(has), np.flatnonzero(~has), list(y)
+    capacity = max(2, WORK_BYTES // (24 * H(slice(1)).shape[1]))
+    if len(y) > capacity and len(known) > capacity // 2:
+        known = known[np.linspace(0, len(known) - 1, capacity // 2).astype(int)]
+    size = max(1, capacity - len(known))
+    for i in range(0, len(missing), size):
+        rows = np.sort(np.concatenate([known, missing[i : i + size]]))
         found = margin_labels(H(rows), [y[i] for i in rows])
         log.info("task %s: %s", task, found.reason)
         for i, label in zip(rows, found.labels, strict=True):

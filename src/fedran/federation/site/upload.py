@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import sys
 from collections.abc import Callable
@@ -62,8 +61,6 @@ class Site:
     outbox: Outbox
     backbone: Callable[[], Backbone] | None = None
     """Loads the site's frozen network. It is called only for images."""
-    work_bytes: int = 2 * 2**30
-    """Memory for random features and what is computed from them."""
 
     @classmethod
     def load(cls, path: Path) -> Site:
@@ -99,14 +96,21 @@ class Site:
         ``revise``: it is made anew from the present rows, and replaces the upload at the server.
         This is how rows or a class are withdrawn.
         """
-        offer.require_plain()
-        offer.require(self.settings.federation, self.settings.source)
-        found, answer = self.outbox.envelope(offer.task), self.outbox.receipt(offer.task)
-        correctable = answer is not None and answer.correctable
+        if offer.privacy != "none":
+            raise Refused(
+                "privacy",
+                'a server with privacy = "none"',
+                offer.privacy,
+                hint="the server of this federation learns only the sum of all sites: a site takes "
+                "part while it is connected, and corrected rows need a new task id",
+            )
+        mine, task = self.settings, offer.task
+        offer.require(mine.federation, mine.source)
+        found, answer = self.outbox.envelope(task), self.outbox.receipt(task)
         if found is None and revise:
-            expected = f"an upload for {offer.task} in the outbox, which can be revised"
+            expected = f"an upload for {task} in the outbox, which can be revised"
             raise Refused("upload", expected, "none")
-        if found is not None and not (correctable or revise):
+        if found is not None and not (revise or (answer is not None and answer.correctable)):
             return found
         try:
             data = self.rows(offer)
@@ -115,41 +119,26 @@ class Site:
                 raise
             return found  # the rows of an upload that waits at the server were deleted
         require_listed(data.y, offer)
-        if (correctable or revise) and self._same_rows(offer, data):
-            if revise:
+        upload, held = self.condense(offer, data)
+        revision = 0
+        if found is not None:
+            before = open_envelope(found, FILE_LIMITS)
+            revision = before.statement.revision + revise
+            if upload == before.upload and revise:
                 hint = "correct the data of this task"
                 raise Refused("rows", "other rows than those of the upload", "the same", hint)
-            return found or b""
-        revision = 0 if found is None else open_envelope(found, FILE_LIMITS).statement.revision
-        return self._make(offer, data, revision + revise)
-
-    def _make(self, offer: Offer, data: Rows, revision: int) -> bytes:
-        """Make the signed upload of a task and put it into the outbox."""
-        upload, held = self.condense(offer, data)
+            if upload == before.upload:
+                return found
         envelope = seal(
             upload,
             self.key,
-            federation=self.settings.federation,
-            client=self.settings.client,
-            task=offer.task,
+            federation=mine.federation,
+            client=mine.client,
+            task=task,
             fingerprint=offer.fingerprint.hash,
             revision=revision,
         )
-        return self.outbox.put(envelope, self._digest(data, offer), held)
-
-    def _same_rows(self, offer: Offer, data: Rows) -> bool:
-        """Whether the upload in the outbox was made from these rows, settings and offer."""
-        return self.outbox.note(offer.task).get("made_from") == self._digest(data, offer)
-
-    def _digest(self, data: Rows, offer: Offer) -> str:
-        """SHA-256 of everything that an upload is made from: rows, settings and offer."""
-        mine = self.settings
-        limits = (mine.min_class_count, mine.hold_out, mine.pseudo_labels)
-        settings = (*limits, str(data.X.dtype), data.X.shape)
-        asked = (offer.fingerprint.hash, offer.group_size, offer.min_group, offer.budget_bytes)
-        sha = hashlib.sha256(repr((settings, asked, data.y)).encode(errors="surrogateescape"))
-        sha.update(np.ascontiguousarray(data.X).data)
-        return sha.hexdigest()
+        return self.outbox.put(envelope, held)
 
     def condense(self, offer: Offer, data: Rows | None = None) -> tuple[bytes, bytes]:
         """The encoded points of the task's rows, and of those that are held out, one by one.
@@ -166,8 +155,7 @@ class Site:
             test = encode(condense(rows[held], labels, fingerprint=phi.fingerprint), step=HELD_STEP)
         others = np.setdiff1d(np.arange(len(rows)), held)
         rows, given = rows[others], [data.y[i] for i in others]
-        limits = self.capacity(phi.width), offer, self.settings
-        y, kept = choose_rows(rows.__getitem__, given, *limits)
+        y, kept = choose_rows(rows.__getitem__, given, offer, self.settings)
         rows, labels = rows[kept], [y[i] for i in kept]
         size, least = offer.group_size, least_rows(offer, self.settings)
         while True:
@@ -181,10 +169,6 @@ class Site:
                 raise Refused("budget_bytes", expected, offer.budget_bytes)
             size = 1 + size * len(blob) // offer.budget_bytes
             log.info("task %s: groups of about %d rows, to fit the budget", offer.task, size)
-
-    def capacity(self, width: int) -> int:
-        """How many rows of ``width`` features are held at once, with copies, in ``work_bytes``."""
-        return max(2, self.work_bytes // (24 * width))
 
     def random_features(self, data: Rows, offer: Offer) -> MappedRows:
         """The function from numbers of rows to their random features (n, M)."""

@@ -31,6 +31,7 @@ from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.masking.attempt import STAGES, Stage
 from fedran.federation.secure.server.budget import over_budget, spent
 from fedran.federation.secure.server.open_sum import FOLDER as SUMS
+from fedran.federation.secure.server.open_sum import read_file
 from fedran.federation.secure.site.pinning import key_fingerprint, roster_fingerprint
 from fedran.federation.server.head.head import JUDGED
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
@@ -178,8 +179,7 @@ class Reader:
             found.transport += run.received + run.sent
             if run.task in tasks:
                 tasks[run.task].transport += run.received + run.sent
-        notes = [read_json_object(p) for p in sorted((self.paths.state / SUMS).glob("*.json"))]
-        notes = [note for note in notes if note.get("stage")]  # the files change meanwhile
+        notes = list(_open_sums(self.paths.state / SUMS))
         for note in notes:
             answers = _task(tasks, note["task"]).answers
             answers |= {site: WAITING for site in note["answered"] if answers.get(site) == MISSING}
@@ -320,6 +320,15 @@ def _state(task: TaskStatus, active: dict[str, Any] | None) -> str:
     if task.accepted < task.min_clients:
         return "short"
     return "quorum" if task.missing else task.state
+
+
+def _open_sums(folder: Path) -> Iterator[dict[str, Any]]:
+    """What the server noted about the secure sums that are under way."""
+    for path in sorted(folder.glob("*.sum")):
+        with suppress(OSError, ValueError):  # the server has just deleted it
+            note = read_file(path)[0].fields
+            if note.get("stage"):
+                yield note
 
 
 def _describe_sum(note: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedran.core.errors import shortened
 from fedran.federation.protocol.limits import SHOWN_ITEMS
+from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.masking.attempt import STAGES
 from fedran.federation.secure.site.pinning import (
@@ -17,13 +18,14 @@ from fedran.federation.secure.site.pinning import (
     read_clients,
     roster_fingerprint,
 )
-from fedran.federation.secure.site.sum_files import FOLDER, SumFiles, spent_epsilon
+from fedran.federation.secure.site.sum_files import FOLDER, SumFiles
 from fedran.federation.server.store.schema import SolvedHead
 from fedran.federation.site.outbox import Outbox
 from fedran.federation.site.settings import CONNECTION, HEAD, OUTBOX, SitePaths, newest_head
 from fedran.federation.status.model import Finding, Outcome, SiteStatus, Status
 from fedran.federation.status.reader import read_folder
 from fedran.wire.files import read_json_object
+from fedran.wire.validation import FILE_LIMITS
 
 
 def read_site(paths: SitePaths) -> Status:
@@ -78,8 +80,10 @@ def _uploads(folder: Path) -> Iterator[Outcome]:
     for path in folder.glob("*.envelope"):
         receipt = outbox.receipt(path.stem)
         state, reason = (receipt.code.value, receipt.reason) if receipt else ("pending", "")
-        if receipt is None and (revision := outbox.note(path.stem).get("revision")):
-            reason = f"revision {revision}, which the server has not asked for yet"
+        if receipt is None and (blob := outbox.envelope(path.stem)):
+            revision = open_envelope(blob, FILE_LIMITS).statement.revision
+            if revision:
+                reason = f"revision {revision}, which the server has not asked for yet"
         with suppress(FileNotFoundError):  # withdrawn or put aside meanwhile
             yield Outcome(path.stat().st_mtime, "", path.stem, state, reason)
 
@@ -105,12 +109,8 @@ def _sums(files: SumFiles) -> Iterator[Outcome]:
 def _budget(files: SumFiles, delta: float) -> str:
     """What a person with one row in every task has spent; empty if nothing."""
     try:
-        sent = files.sent()
+        spent = files.spent(delta)
     except (OSError, ValueError):  # it changes while it is read, or is damaged
         return ""
-    if not sent:
-        return ""
-    return (
-        "A person with one row in each of these sums has spent epsilon "
-        f"{spent_epsilon(sent, delta):.3g}, by this site's own record."
-    )
+    told = f"has spent epsilon {spent:.3g}, by this site's own record."
+    return f"A person with one row in each of these sums {told}" if spent else ""

@@ -10,19 +10,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Array, to_device
+from fedran.core._linalg.arrays import Array, to_device, to_numpy
+from fedran.core._linalg.blas import matmul
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint, require_same
 from fedran.core.labels import Label, ordered
-from fedran.core.private.sketch_sums import (
-    SketchSums,
-    aware_omega,
-    blind_omega,
-    omega_codes,
-    omega_from_codes,
-    sketch_sums,
-    sketch_width,
-)
+from fedran.core.private.sketch_sums import SketchSums, blind_omega, sketch_sums, sketch_width
 from fedran.core.solve.head import Head
 from fedran.core.solve.nystrom import sketch_ridge, sketch_to_summary
 from fedran.core.solve.ridge import Ridge
@@ -123,10 +116,30 @@ class Sketch:
     def omega(self, out_features: int, width: int, device: str | None) -> Array | None:
         """The matrix, (M, s) float32 on a device; None for the Gram itself."""
         if self.codes is not None:
-            return to_device(omega_from_codes(self.codes, self.step), device)
+            return to_device(self.codes.astype(np.float32) * np.float32(self.step), device)
         if self.seed is None:
             return None
         return to_device(blind_omega(out_features, width, self.seed), device)
+
+
+def aware_codes(factor: Array, width: int, seed: tuple[int, int]) -> tuple[NDArray[np.int8], float]:
+    """An Omega = codes * step that spans what the last task's summary describes.
+
+    The leading directions of the factor (M, r), completed by blind columns where it has fewer than
+    ``width``, are rotated at random. Nystrom's formula depends on the span alone, so the rotation
+    changes nothing but the size of the numbers: every column of the sketch is then equally large,
+    as a common fixed-point scale requires.
+    """
+    columns = to_numpy(factor).astype(np.float64)
+    norms = np.linalg.norm(columns, axis=0)
+    order = np.argsort(-norms, kind="stable")[:width]
+    order = order[norms[order] > 0]
+    blind = np.asarray(blind_omega(len(columns), width, seed), dtype=np.float64)
+    basis = np.concatenate([columns[:, order] / norms[order], blind[:, len(order) :]], axis=1)
+    drawn = np.random.RandomState(seed).standard_normal((width, width))
+    rotated = matmul(basis, np.linalg.qr(drawn)[0])
+    step = np.float32(np.max(np.abs(rotated)) / 127)
+    return np.rint(rotated / step).astype(np.int8), float(step)
 
 
 @dataclass(frozen=True)
@@ -235,7 +248,7 @@ class FedRANSecure(IntegerSums):
             seed = (state.seed, task + 1)
             sketch = Sketch(seed)
             if self.omega == "aware":
-                sketch = Sketch(None, *omega_codes(aware_omega(summary.factor, self.width, seed)))
+                sketch = Sketch(None, *aware_codes(summary.factor, self.width, seed))
         return self.solved(replace(state, sketch=sketch))
 
     def _fixed_point(

@@ -7,7 +7,7 @@ from fedran.core.errors import Refused
 from fedran.core.solve.nystrom import sketch_ridge
 from fedran.wire.container import unpack
 from fedran.wire.validation import FILE_LIMITS
-from fedran_bench.methods.analytic.fedran_secure import FedRANSecure
+from fedran_bench.methods.analytic.fedran_secure import FedRANSecure, aware_codes
 from fedran_bench.methods.analytic.gram_based import Exact
 from helpers.bench.hostile import altered, frozen
 from helpers.bench.toy_federation import distance, make_toy
@@ -59,6 +59,23 @@ def test_every_upload_has_the_same_size_whatever_a_client_holds():
     assert len({len(blob) for blob in uploads.values()}) == 1
     assert not vector(uploads["client-2"]).any()
     assert len(vector(uploads["client-0"])) == 2 + 1 + 2 * 64 + 64 * 8
+
+
+def test_an_aware_omega_spans_the_factor():
+    rng = np.random.default_rng(0)
+    factor = rng.standard_normal((300, 20)) * np.exp(-0.2 * np.arange(20))
+    codes, step = aware_codes(factor, 30, seed=(5, 1))
+    assert (codes.shape, codes.dtype) == ((300, 30), np.int8)
+    omega = codes * step
+    Q = np.linalg.qr(omega)[0]
+    unit = factor / np.linalg.norm(factor, axis=0)
+    assert np.linalg.norm(unit - Q @ (Q.T @ unit), axis=0).max() < 0.05
+    sizes = np.linalg.norm(factor.T @ omega, axis=0)
+    assert sizes.max() < 4 * sizes.min()
+    narrow, _ = aware_codes(factor, 4, seed=(0, 0))
+    leading = np.linalg.svd(factor, full_matrices=False)[0][:, :1]
+    Q = np.linalg.qr(narrow.astype(np.float64))[0]
+    assert np.linalg.norm(Q.T @ leading) > 0.8
 
 
 def test_an_aware_omega_is_sent_in_one_byte_per_entry_and_a_blind_one_as_a_seed():

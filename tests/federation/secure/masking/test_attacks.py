@@ -20,8 +20,7 @@ from fedran.federation.secure.masking.attempt import (
     Stage,
     threshold,
 )
-from fedran.federation.secure.masking.ciphers import survivors_text
-from fedran.federation.secure.masking.shamir import combine
+from fedran.federation.secure.masking.ciphers import combine, survivors_text
 from helpers.federation.secure_sums import made_cohort
 
 

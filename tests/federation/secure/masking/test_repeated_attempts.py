@@ -92,7 +92,7 @@ class TestAttempts:
     def test_an_attempt_whose_secrets_were_deleted_is_not_answered(self, stage):
         cohort = made_cohort(4).run(until=stage)
         state = cohort.states["s00"]
-        cohort.states["s00"] = replace(state, secrets={}, held={}, participants={})
+        cohort.states["s00"] = replace(state, secrets={}, held={})
         with pytest.raises(Refused, match="one that is under way at this site, got one that has"):
             cohort.ask("s00")
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedran.core.errors import Refused
-from fedran.federation.secure.masking.shamir import PRIME, SHARE_BYTES, combine, split
+from fedran.federation.secure.masking.ciphers import PRIME, SHARE_BYTES, combine, split
 
 
 def is_probably_prime(n: int) -> bool:

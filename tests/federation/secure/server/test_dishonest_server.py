@@ -19,7 +19,7 @@ from fedran.federation.secure.masking.attempt import Request, Stage
 from fedran.federation.secure.masking.contribution import Content
 from fedran.federation.secure.site.sum_files import SumFiles
 from helpers.federation.flower_messages import blobs_of, fields_of
-from helpers.federation.secure_federation import SecureFederation
+from helpers.federation.secure_federation import PHI, SecureFederation
 
 
 @pytest.fixture
@@ -178,11 +178,9 @@ def test_a_receipt_cannot_arrive_while_a_request_is_answered(four, monkeypatch):
     assert all(held)
 
 
-def test_a_contribution_of_another_resolution_than_agreed_is_not_sent(four, monkeypatch):
-    """Those of all sites but one would be rounded away, and the sum be that one's vector.
-
-    The sites were killed when they had made a contribution for another attempt, before they could
-    note that they take part in it. So the first attempt goes on.
+def test_a_contribution_to_another_content_than_agreed_is_not_sent(four, monkeypatch):
+    """The sites were killed when they had made one for an attempt with more classes, before they
+    could note that they take part in it. So the first attempt goes on.
     """
     contents, killed, save = {}, set(), SumFiles.save
 
@@ -206,9 +204,11 @@ def test_a_contribution_of_another_resolution_than_agreed_is_not_sent(four, monk
                 found = Request.read(blob)
                 if found.stage is not Stage.SHARE or name == "site-1":
                     continue
-                coarse = replace(Content.read(contents[key]), sites=128)
-                attempt = replace(found.attempt, number=2, content=coarse.digest)
-                sums = {**fields["sums"], "contents": {"may.2": coarse.fields()}}
+                known = Content.read(contents[key])
+                other = replace(known, classes=(*known.classes, "new"))
+                length = other.length(PHI.fingerprint)
+                attempt = replace(found.attempt, number=2, content=other.digest, length=length)
+                sums = {**fields["sums"], "contents": {"may.2": other.fields()}}
                 forged = Request(attempt, Stage.ADVERTISE).to_bytes()
                 content = make_record({**fields, "sums": sums}, {"may.2": forged})
                 answer(Message(content=content, metadata=message.metadata))

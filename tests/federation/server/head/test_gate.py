@@ -166,7 +166,7 @@ def test_classes_of_a_very_large_site_wait_where_nobody_can_vouch_for_them(store
     assert fedran.decode(update_head(store, None, "may")[0]).classes == (0, 1)
     (found,) = aside(store, waits=True).values()
     assert (found["label"], found["evidence"]) == (4, "size")
-    store.roster = replace(store.roster, rows={"site-5": 10_000})
+    store.database.set_fact(VOUCHED, json.dumps(["site-5"]))
     assert fedran.decode(update_head(store, None, "may")[0]).classes == (0, 1, 4)
 
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.identity import SiteKey, check_public, is_signed
 from fedran.federation.protocol.limits import MAX_ATTEMPT_NUMBER, MAX_NUMBERS, MAX_SITES, MIN_SITES
 from fedran.wire.container import pack, unpack
-from fedran.wire.validation import DEFAULT_LIMITS, Header, Limits
+from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Header, Limits
 
 PURPOSE = "fedran secure sum 1"
 """Part of every signed text and every derived key."""
@@ -194,7 +193,7 @@ class Request:
     def to_bytes(self) -> bytes:
         """The bytes that travel."""
         fields = {"attempt": self.attempt.fields, "stage": self.stage}
-        return pack_parts("secure request", fields, self.parts)
+        return pack("secure request", fields, self.parts)
 
     @classmethod
     def read(cls, blob: bytes) -> Request:
@@ -229,7 +228,7 @@ class Answer:
     def to_bytes(self) -> bytes:
         """The bytes that travel."""
         fields = {"client": self.client, "stage": self.stage, "signature": self.signature.hex()}
-        return pack_parts("secure answer", fields, self.parts)
+        return pack("secure answer", fields, self.parts)
 
     @classmethod
     def read(
@@ -268,32 +267,30 @@ def _signed(attempt: Attempt, stage: Stage, client: str, parts: Mapping[str, byt
     return attempt.info("answer", stage=stage, client=client, parts=digests)
 
 
-def pack_parts(kind: str, fields: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
-    """JSON fields and named byte strings as one container, without pickle."""
-    names = sorted(parts)
-    lengths = [len(parts[name]) for name in names]
-    data = np.frombuffer(b"".join(parts[name] for name in names), dtype=np.uint8)
-    return pack(kind, {**fields, "names": names, "lengths": lengths}, {"data": data})
-
-
 def unpack_parts(
     kind: str, blob: bytes, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[Header, dict[str, bytes]]:
     """The fields and the byte strings of a container from anyone."""
     message = unpack(blob, limits).of_kind(kind)
-    message.only("data")
-    header, data = message.header, message.stream("data")
-    names = header.items("names", 16 * MAX_SITES)
-    lengths = header.integers("lengths", len(names), 0, len(data))
-    if not all(isinstance(name, str) for name in names) or names != sorted(set(names)):
-        raise Refused("names", "distinct sorted texts", names)
-    if sum(lengths) != len(data):
-        raise Refused("lengths", f"a sum of {len(data)}", sum(lengths))
-    parts, start = {}, 0
-    for name, length in zip(names, lengths, strict=True):
-        parts[name] = data[start : start + length]
-        start += length
-    return header, parts
+    return message.header, {name: message.stream(name) for name in sorted(message.tensors)}
+
+
+def pack_groups(
+    kind: str, fields: Mapping[str, Any], groups: Mapping[str, Mapping[Any, bytes]]
+) -> bytes:
+    """JSON fields and groups of named byte strings, for a state file."""
+    parts = {f"{group}:{name}": part for group, of in groups.items() for name, part in of.items()}
+    return pack(kind, fields, parts)
+
+
+def unpack_groups(kind: str, blob: bytes) -> tuple[Header, defaultdict[str, dict[str, bytes]]]:
+    """Inverse of ``pack_groups``. A damaged file is refused."""
+    header, parts = unpack_parts(kind, blob, FILE_LIMITS)
+    groups: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
+    for name, part in parts.items():
+        group, _, rest = name.partition(":")
+        groups[group][rest] = part
+    return header, groups
 
 
 def check_parts(parts: Mapping[str, bytes], length: int, expected: Iterable[str]) -> None:

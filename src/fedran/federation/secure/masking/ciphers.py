@@ -1,17 +1,17 @@
-"""Keys and ciphers of a secure sum: X25519, HKDF-SHA256, AES-256-CTR masks, AES-256-GCM envelopes.
+"""Cryptography of a secure sum: X25519, HKDF-SHA256, AES-256-CTR masks, AES-256-GCM envelopes, and
+Shamir's secret sharing.
 
-Below them is what both sides derive from the messages: keys of masks, and texts that all sites must
-share.
-
-Every derived key depends on a text that names its purpose, the attempt and the sites, so that no
-key of one attempt has a meaning in another.
+Then follows what both sides derive from the messages: keys of masks, and texts that all sites must
+share. Every derived key depends on a text that names its purpose, the attempt and the sites, so
+that no key of one attempt has a meaning in another.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,17 @@ from fedran.federation.secure.masking.attempt import (
     canonical_json,
     check_parts,
 )
-from fedran.federation.secure.masking.shamir import SHARE_BYTES, Random
 
 ADVERTISED = ("channel", "mask", "seed")
 """What a site advertises: two X25519 public keys, and a commitment to its self-mask seed."""
 Participants = dict[str, dict[str, bytes]]
 """Client -> what it advertised, for the sites of a sum."""
 KEY_BYTES = 32
+PRIME = 2**256 + 297
+SHARE_BYTES = 33
+"""A value below the prime needs one bit more than a secret."""
+Random = Callable[[int], bytes]
+"""Returns the given number of random bytes, as ``os.urandom`` does."""
 NONCE_BYTES = 12
 ENVELOPE_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + 16
 """Nonce, two shares, and the tag."""
@@ -106,6 +110,72 @@ def open_shares(key: bytes, envelope: bytes, sender: str) -> tuple[bytes, bytes]
             "one that was altered, or made for another attempt or another list of sites",
         )
     return plain[:SHARE_BYTES], plain[SHARE_BYTES:]
+
+
+def split(secret: bytes, count: int, threshold: int, random: Random = os.urandom) -> list[bytes]:
+    """Shares of a 32-byte secret for the points 1 .. ``count``: any ``threshold`` of them give it.
+
+    Fewer are independent of the secret. Shares are values of a random polynomial over the integers
+    modulo the smallest prime above 2^256. Python's integers do not compute in constant time:
+    whoever can time the computation on the same machine is not defended against.
+
+    >>> shares = split(b"k" * 32, count=5, threshold=3)
+    >>> combine({2: shares[1], 5: shares[4], 3: shares[2]})
+    b'kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk'
+    """
+    if len(secret) != KEY_BYTES:
+        raise ValueError(f"a secret has {KEY_BYTES} bytes, got {len(secret)}")
+    if not 1 <= threshold <= count:
+        raise ValueError(f"expected 1 <= threshold <= count, got {threshold} and {count}")
+    # 16 bytes more than the prime: the remainder is uniform up to a bias of 2^-128.
+    coefficients = [
+        int.from_bytes(random(KEY_BYTES + 16), "big") % PRIME for _ in range(threshold - 1)
+    ]
+    coefficients.append(int.from_bytes(secret, "big"))
+    shares = []
+    for point in range(1, count + 1):
+        value = 0
+        for coefficient in coefficients:
+            value = (value * point + coefficient) % PRIME
+        shares.append(value.to_bytes(SHARE_BYTES, "big"))
+    return shares
+
+
+def combine(shares: Mapping[int, bytes]) -> bytes:
+    """The secret behind shares (point -> share). Give at least ``threshold`` of them.
+
+    Wrong shares, or fewer, give another secret or a refusal. The caller has to compare the secret
+    with a commitment.
+    """
+    if not shares or any(not 0 < point < PRIME for point in shares):
+        raise ValueError(f"expected points from 1, got {list(shares)}")
+    weights = _lagrange(tuple(shares))
+    secret = sum(w * read_share(s) for w, s in zip(weights, shares.values(), strict=True)) % PRIME
+    if secret >= 2 ** (8 * KEY_BYTES):
+        raise Refused("shares", "shares of one secret of 32 bytes", "shares that do not agree")
+    return secret.to_bytes(KEY_BYTES, "big")
+
+
+def read_share(share: bytes) -> int:
+    """The value of a share from outside."""
+    value = int.from_bytes(share, "big")
+    if len(share) != SHARE_BYTES or value >= PRIME:
+        raise Refused("share", f"{SHARE_BYTES} bytes below the prime", f"{len(share)} other bytes")
+    return value
+
+
+@lru_cache(maxsize=256)
+def _lagrange(points: tuple[int, ...]) -> tuple[int, ...]:
+    """The weights of the values at these points in the polynomial's value at 0."""
+    weights = []
+    for point in points:
+        above = below = 1
+        for other in points:
+            if other != point:
+                above = above * other % PRIME
+                below = below * (other - point) % PRIME
+        weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(weights)
 
 
 def advertised_keys(

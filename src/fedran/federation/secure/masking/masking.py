@@ -15,10 +15,11 @@ which task, attempt and stage a request is for.
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +34,11 @@ from fedran.federation.secure.masking.attempt import (
     Request,
     SiteIdentity,
     Stage,
-    check_digest,
-    pack_parts,
+    pack_groups,
     threshold,
-    unpack_parts,
+    unpack_groups,
 )
-from fedran.federation.secure.masking.ciphers import Participants
-from fedran.federation.secure.masking.shamir import SHARE_BYTES, Random, split
-from fedran.wire.validation import FILE_LIMITS
+from fedran.federation.secure.masking.ciphers import SHARE_BYTES, Participants, Random, split
 
 Parts = dict[str, bytes]
 OTHER_LIST = "the server has shown it another list of survivors, or altered its message"
@@ -59,14 +57,11 @@ class SiteState:
     secrets: dict[str, bytes] = field(repr=False)
     """Private keys ``channel`` and ``mask`` and the self-mask ``seed``. Empty after ``mask``: from
     then on not even the site itself can remove its masks."""
-    participants: Participants = field(default_factory=dict, repr=False)
     held: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
     """Client -> this site's shares of its seed and of its mask key. ``reveal`` sends one of them
     and deletes both."""
-    survivors: tuple[str, ...] = ()
-    """The list that this site confirmed."""
-    requests: dict[Stage, str] = field(default_factory=dict)
-    """SHA-256 of the request that was answered in each stage."""
+    requests: dict[Stage, bytes] = field(default_factory=dict, repr=False)
+    """The request that was answered in each stage."""
     answers: dict[Stage, bytes] = field(default_factory=dict, repr=False)
 
     @property
@@ -74,43 +69,45 @@ class SiteState:
         """The stage that this site answers next; None after the last."""
         return next((stage for stage in STAGES if stage not in self.answers), None)
 
+    @cached_property
+    def participants(self) -> Participants:
+        """The sites to which this site has sent shares, and their keys."""
+        given = self._shown(Stage.SHARE)
+        return {client: ciphers.unpack_keys(blob) for client, blob in given.items()}
+
+    @cached_property
+    def survivors(self) -> tuple[str, ...]:
+        """The list that this site confirmed."""
+        return tuple(sorted(self._shown(Stage.CONFIRM)))
+
+    def _shown(self, stage: Stage) -> Parts:
+        """What the request of a stage held; nothing before it was answered."""
+        return Request.read(self.requests[stage]).parts if stage in self.requests else {}
+
     def to_bytes(self) -> bytes:
         """The state for a file that only its owner can read."""
-        fields = {
-            "attempt": self.attempt.fields,
-            "client": self.client,
-            "survivors": self.survivors,
-            "requests": self.requests,
+        groups: dict[str, Mapping[Any, bytes]] = {
+            "request": self.requests,
+            "answer": self.answers,
+            "secret": self.secrets,
+            "held": {client: b"".join(shares) for client, shares in self.held.items()},
         }
-        parts = {f"answer:{stage}": answer for stage, answer in self.answers.items()}
-        parts |= {f"secret:{name}": secret for name, secret in self.secrets.items()}
-        parts |= {
-            f"keys:{client}": ciphers.pack_keys(keys) for client, keys in self.participants.items()
-        }
-        parts |= {f"held:{client}": b"".join(shares) for client, shares in self.held.items()}
-        return pack_parts("secure site", fields, parts)
+        return pack_groups("secure site", {"client": self.client}, groups)
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> SiteState:
         """The state that ``to_bytes`` wrote. A damaged one is refused."""
-        header, parts = unpack_parts("secure site", blob, FILE_LIMITS)
-
-        def named(kind: str) -> Iterator[tuple[str, bytes]]:
-            return ((n[len(kind) :], p) for n, p in parts.items() if n.startswith(kind))
-
-        try:
-            return cls(
-                Attempt.read(header.section("attempt")),
-                check_id(header.text("client"), "client"),
-                dict(named("secret:")),
-                {client: ciphers.unpack_keys(keys) for client, keys in named("keys:")},
-                {c: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for c, both in named("held:")},
-                tuple(header.get("survivors")),
-                {Stage(s): check_digest(d, s) for s, d in header.get("requests").items()},
-                {Stage(stage): answer for stage, answer in named("answer:")},
-            )
-        except (TypeError, ValueError, AttributeError) as reason:
-            raise Refused("state", "the state of a site in a secure sum", str(reason)) from None
+        header, groups = unpack_groups("secure site", blob)
+        held = groups["held"].items()
+        requests = {Stage(name): request for name, request in groups["request"].items()}
+        return cls(
+            Request.read(requests[Stage.ADVERTISE]).attempt,
+            check_id(header.text("client"), "client"),
+            groups["secret"],
+            {client: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for client, both in held},
+            requests,
+            {Stage(name): answer for name, answer in groups["answer"].items()},
+        )
 
 
 def advertise(
@@ -153,7 +150,7 @@ def advertise(
     secrets = {name: random(ciphers.KEY_BYTES) for name in ciphers.ADVERTISED}
     public = ciphers.advertised_keys(attempt, identity.client, secrets)
     state = SiteState(attempt, identity.client, secrets)
-    return _signed(state, found, request, identity, public)
+    return _signed(state, found.stage, request, identity, public)
 
 
 def answer(
@@ -176,7 +173,7 @@ def answer(
     state.attempt.require(found.attempt)
     identity.require_roster(state.attempt)
     if stage in state.answers:
-        if state.requests[stage] != hashlib.sha256(request).hexdigest():
+        if state.requests[stage] != request:
             raise Refused(
                 f"request of stage {stage}",
                 "the one that this site has answered",
@@ -196,7 +193,7 @@ def answer(
         state, parts = _confirm(state, found.parts)
     else:
         state, parts = _reveal(state, found.parts, identity)
-    return _signed(state, found, request, identity, parts)
+    return _signed(state, stage, request, identity, parts)
 
 
 def _share(
@@ -237,7 +234,7 @@ def _share(
         info = attempt.info("shares", participants=digest, sender=own, receiver=peer)
         key = ciphers.agree(channel, participants[peer]["channel"], info)
         envelopes[peer] = ciphers.seal_shares(key, pair, random)
-    return replace(state, participants=participants, held=held), envelopes
+    return replace(state, held=held), envelopes
 
 
 def _mask(
@@ -258,10 +255,7 @@ def _mask(
     needed = attempt.needed(len(state.participants))
     _check_list("sites that sent shares", [*given, own], state.participants, needed)
     digest = ciphers.participants_digest(state.participants)
-    channel, pairs = (
-        ciphers.private_key(state.secrets["channel"]),
-        ciphers.private_key(state.secrets["mask"]),
-    )
+    channel, pairs = (ciphers.private_key(state.secrets[name]) for name in ("channel", "mask"))
     held = dict(state.held)
     masked = vector.copy()
     ciphers.add_mask(masked, ciphers.self_mask_key(attempt, own, state.secrets["seed"]), 1)
@@ -289,7 +283,7 @@ def _confirm(state: SiteState, given: Parts) -> tuple[SiteState, Parts]:
     if state.client not in survivors:
         raise Refused("survivors", f"a list with {state.client}, this site", ", ".join(survivors))
     text = ciphers.survivors_text(state.participants, state.held, survivors)
-    return replace(state, survivors=survivors), {"survivors": text}
+    return state, {"survivors": text}
 
 
 def _reveal(state: SiteState, given: Parts, identity: SiteIdentity) -> tuple[SiteState, Parts]:
@@ -309,13 +303,12 @@ def _reveal(state: SiteState, given: Parts, identity: SiteIdentity) -> tuple[Sit
 
 
 def _signed(
-    state: SiteState, found: Request, request: bytes, identity: SiteIdentity, parts: Parts
+    state: SiteState, stage: Stage, request: bytes, identity: SiteIdentity, parts: Parts
 ) -> tuple[SiteState, bytes]:
-    """Sign an answer and record it with the digest of its request."""
-    stage = found.stage
+    """Sign an answer and record it with its request."""
     blob = Answer.sign(state.attempt, stage, state.client, parts, identity.key).to_bytes()
-    requests = {**state.requests, stage: hashlib.sha256(request).hexdigest()}
-    return replace(state, requests=requests, answers={**state.answers, stage: blob}), blob
+    requests, answers = {**state.requests, stage: request}, {**state.answers, stage: blob}
+    return replace(state, requests=requests, answers=answers), blob
 
 
 def _check_list(what: str, sites: Collection[str], known: Collection[str], least: int) -> None:

@@ -35,16 +35,13 @@ from fedran.federation.secure.masking.attempt import (
     AttemptFailed,
     Request,
     Stage,
-    check_digest,
     check_parts,
-    pack_parts,
+    pack_groups,
     roster_digest,
     threshold,
-    unpack_parts,
+    unpack_groups,
 )
-from fedran.federation.secure.masking.ciphers import Participants
-from fedran.federation.secure.masking.shamir import SHARE_BYTES, combine, read_share
-from fedran.wire.validation import FILE_LIMITS
+from fedran.federation.secure.masking.ciphers import SHARE_BYTES, Participants, combine, read_share
 
 _PROBE = ciphers.private_key(bytes(32))
 """Agreement with this key finds public keys that are unsafe."""
@@ -106,34 +103,29 @@ class ServerState:
             "stage": self.stage,
             "digests": self.digests,
         }
-        parts = {
-            f"{stage}:{client}": answer.to_bytes()
+        groups: dict[str, dict[str, bytes]] = {
+            stage: {client: answer.to_bytes() for client, answer in found.items()}
             for stage, found in self.answers.items()
-            for client, answer in found.items()
         }
-        parts["total"] = self.total.astype("<u4", copy=False).tobytes()
-        return pack_parts("secure server", fields, parts)
+        groups["total"] = {"": self.total.astype("<u4", copy=False).tobytes()}
+        return pack_groups("secure server", fields, groups)
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> ServerState:
         """The state that ``to_bytes`` wrote. A damaged one is refused."""
-        header, parts = unpack_parts("secure server", blob, FILE_LIMITS)
-        try:
-            attempt, roster = Attempt.read(header.section("attempt")), header.get("roster")
-            stage = None if header.get("stage") is None else Stage(header.get("stage"))
-            digests = {
-                Stage(name): {client: check_digest(d, client) for client, d in found.items()}
-                for name, found in header.get("digests").items()
+        header, groups = unpack_groups("secure server", blob)
+        attempt, roster = Attempt.read(header.section("attempt")), header.get("roster")
+        total = np.frombuffer(groups.pop("total")[""], "<u4").astype(np.uint32)
+        answers = {
+            Stage(stage): {
+                client: Answer.read(part, attempt, Stage(stage), client, roster)
+                for client, part in found.items()
             }
-            total = np.frombuffer(parts.pop("total"), "<u4").astype(np.uint32)
-            answers: dict[Stage, dict[str, Answer]] = {}
-            for name, part in parts.items():
-                of, _, client = name.partition(":")
-                found = Answer.read(part, attempt, Stage(of), client, roster)
-                answers.setdefault(Stage(of), {})[client] = found
-        except (TypeError, ValueError, KeyError, AttributeError) as reason:
-            raise Refused("state", "the state of a server in a secure sum", str(reason)) from None
-        return cls(attempt, roster, stage, digests, answers, total)
+            for stage, found in groups.items()
+        }
+        digests = {Stage(stage): found for stage, found in header.get("digests").items()}
+        stage = header.get("stage")
+        return cls(attempt, roster, stage and Stage(stage), digests, answers, total)
 
 
 def start(attempt: Attempt, roster: Mapping[str, str]) -> ServerState:

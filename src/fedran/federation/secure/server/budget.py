@@ -5,9 +5,9 @@ With one row in every sum they spend what all sums together do, composed exactly
 person in one sum are not counted: k of them have k times its mu.
 
 A charge is written before the first site is asked to reveal, and is never taken back: from then on
-the sum counts as known, whatever becomes of it. Its sites are in no other sum of the task. Two sums
-with the same noise would differ by the noise of single sites, and with fresh noise they would spend
-twice. Rows whose sum failed need a new task id.
+the sum counts as known, whatever becomes of it, and the task has no other one. Two sums with the
+same noise would differ by the noise of single sites, and with fresh noise they would spend twice.
+Rows whose sum failed need a new task id.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def charge(database: Database, opened: OpenSum, total_epsilon: float | None) -> 
     If sites have revealed shares, and the ledger has lost the charge, it is charged in any case.
     """
     task, number, ledger = opened.attempt.task, opened.attempt.number, database.ledger()
-    if any((known.task, known.attempt) == (task, number) for known in ledger):
+    charged = {known.attempt for known in ledger if known.task == task}
+    if number in charged:
         return ""
     noise, members = opened.content.noise, opened.state.survivors
     if not opened.state.answered(Stage.REVEAL):
-        charged = {site for known in ledger if known.task == task for site in known.sites}
-        if again := sorted(charged.intersection(members)):
-            return f"rows of {', '.join(again[:5])} in task {task} were in another sum"
+        if charged:
+            return f"task {task} has had its sum"
         if noise and (reason := over_budget(ledger, task, noise.budget, total_epsilon)):
             return reason
     epsilon, delta = (math.inf, 0.0) if noise is None else (noise.epsilon, noise.delta)

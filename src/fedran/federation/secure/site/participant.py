@@ -7,7 +7,6 @@ its contribution, the sums over a task's rows as integers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from fedran.core.labels import encode_labels
 from fedran.core.private.dp import Budget, Mechanism, gaussian_epsilon
 from fedran.core.private.sketch_sums import sketch_sums
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.limits import BATCH_ROWS, MAX_CONTENTS
+from fedran.federation.protocol.limits import BATCH_ROWS, MAX_SITES
 from fedran.federation.protocol.messages import Offer
 from fedran.federation.secure.masking import masking
 from fedran.federation.secure.masking.attempt import Attempt, Request, SiteIdentity, Stage, helpers
 from fedran.federation.secure.masking.contribution import Content, encode_contribution
 from fedran.federation.secure.site.pinning import PinnedRoster, read_clients
-from fedran.federation.secure.site.sum_files import SumFiles, made_for, spent_epsilon
+from fedran.federation.secure.site.sum_files import SumFiles
 from fedran.federation.site.failures import NoContribution, text_for_server, time_limit
 from fedran.federation.site.pseudo_labels import MappedRows, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
@@ -86,7 +85,7 @@ class Participant:
         return answer
 
     def _prepare(self, offer: Offer, attempt: Attempt, given: object) -> None:
-        """Make the contribution for an attempt.
+        """Make the contribution for an attempt, or note for good that the rows do not fit.
 
         Whatever the attempt says about the task must agree with the offer and the content.
         """
@@ -99,32 +98,34 @@ class Participant:
             length=content.length(fingerprint),
         )
         expected.require(attempt)
+        if content.sites != min(len(self.identity.roster), MAX_SITES):
+            raise Refused("sites of the sum", "those of the roster", content.sites)
         self._check_limits(offer, attempt, content)
         note = self.files.note(offer.task)
         if note.get("refused"):
             raise NoContribution(CANNOT_ADD)
-        limits = [content.max_rows, *content.classes]
-        asked = sorted({*note.get("asked", []), made_for(attempt)})
-        if content.noise is None:
-            _check_questions(asked, limits, note.get("limits", limits))
-        self._make(offer, attempt, content)
-        self.files.set_note(offer.task, limits=limits, asked=asked)
-
-    def _make(self, offer: Offer, attempt: Attempt, content: Content) -> None:
-        """Make the contribution, or note for good that the rows do not fit."""
-        task, files = offer.task, self.files
+        asked = [attempt.fingerprint, content.max_rows, content.sketch, content.seed]
+        first, classes = note.get("asked", [asked, []])
+        # Whether rows fit is one bit about them. A server that could ask with one limit after the
+        # other would find out their number and classes, and with one sketch after the other the
+        # size of their Gram. With noise, no refusal depends on the rows. Classes may be added:
+        # labels that were listed still are, so the answer tells nothing new.
+        if content.noise is None and (asked != first or not set(classes) <= set(content.classes)):
+            known = "that of the first request for this task, or more classes"
+            raise Refused("content", known, "another", "use a new task id")
         try:
             with time_limit(self.limits.seconds):
                 vector = make_contribution(Site.load(self.file), offer, content)
         except NoRows:
             raise
         except (Exception, SystemExit) as reason:
-            asked = f"max_rows {content.max_rows} and {len(content.classes)} classes"
-            why = f"{text_for_server(reason, self.file.parent)}; the server asked with {asked}"
-            log.error("task %s refused: %s", task, why)
-            files.set_note(task, refused=why)
+            limits = f"max_rows {content.max_rows} and {len(content.classes)} classes"
+            why = f"{text_for_server(reason, self.file.parent)}; the server asked with {limits}"
+            log.error("task %s refused: %s", offer.task, why)
+            self.files.set_note(offer.task, refused=why)
             raise NoContribution(CANNOT_ADD) from None
-        files.put_vector(attempt, vector, content.noise)
+        self.files.put_vector(attempt, vector, content.noise)
+        self.files.set_note(offer.task, asked=[asked, content.classes])
 
     def _check_limits(self, offer: Offer, attempt: Attempt, content: Content) -> None:
         """Refuse more features, or less noise, than this site's settings allow.
@@ -153,11 +154,11 @@ class Participant:
         """
         if budget is None:
             return
-        limits, sent = self.limits, {**self.files.sent(), task: budget}
+        limits = self.limits
         row = gaussian_epsilon(budget.mu, limits.max_delta)
+        person = self.files.spent(limits.max_delta, {task: budget})
         _require_at_most("epsilon of the task's rows", row, limits.max_epsilon)
         if limits.max_total_epsilon is not None:
-            person = spent_epsilon(sent, limits.max_delta)
             what = "epsilon of a person with one row in every task"
             _require_at_most(what, person, limits.max_total_epsilon)
 
@@ -165,23 +166,6 @@ class Participant:
 def _require_at_most(what: str, given: float, most: float) -> None:
     if given > most * (1 + 1e-9):
         raise Refused(what, f"at most {most:g}, as this site's settings demand", f"{given:.4g}")
-
-
-def _check_questions(asked: Sequence[str], limits: list[Any], before: list[Any]) -> None:
-    """Refuse to try one content after the other.
-
-    Whether rows fit is one bit about them. A server that could ask with one limit after the other
-    would find out their number and classes, and with one sketch after the other the size of their
-    Gram. With noise, no refusal depends on the rows. Classes may be added to the list: labels that
-    were in it still are, so the answer tells nothing new.
-    """
-    hint = "use a new task id"
-    if limits[0] != before[0] or not set(before[1:]) <= set(limits[1:]):
-        expected = "the max_rows and at least the classes of the last request for this task"
-        raise Refused("content", expected, "others", hint)
-    if len(asked) > MAX_CONTENTS:
-        expected = f"one of the first {MAX_CONTENTS} for this task"
-        raise Refused("content", expected, "another", hint)
 
 
 def make_contribution(site: Site, offer: Offer, content: Content) -> NDArray[np.uint32]:
@@ -199,8 +183,7 @@ def make_contribution(site: Site, offer: Offer, content: Content) -> NDArray[np.
     assert isinstance(phi, RandomFeatures)
     if content.noise is not None:
         return private_contribution(content.mechanism(phi.fingerprint), H, data.y, content)
-    capacity = site.capacity(phi.out_features)
-    y, kept = choose_rows(H, data.y, capacity, offer, site.settings)
+    y, kept = choose_rows(H, data.y, offer, site.settings)
     omega = content.test_matrix(phi.out_features)
     batches = [kept[i : i + BATCH_ROWS] for i in range(0, len(kept), BATCH_ROWS)]
     found = sum(
@@ -212,10 +195,7 @@ def make_contribution(site: Site, offer: Offer, content: Content) -> NDArray[np.
 
 
 def private_contribution(
-    mechanism: Mechanism,
-    H: MappedRows,
-    y: list[Any],
-    content: Content,
+    mechanism: Mechanism, H: MappedRows, y: list[Any], content: Content
 ) -> NDArray[np.uint32]:
     """The sums of all rows of the listed classes and this site's share of the noise, modulo 2^32.
 

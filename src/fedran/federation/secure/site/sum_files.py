@@ -1,7 +1,7 @@
 """What a site remembers of secure sums: files in ``state/sums/``, one set per task.
 
 ``TASK.state`` holds keys, shares and answers of the newest attempt, ``TASK.vector`` this site's
-contribution, ``TASK.note`` what it contains, what was spent, and the receipt.
+contribution and what it was made for, ``TASK.note`` what was asked and spent, and the receipt.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from fedran.core.errors import Refused, check_id, printable
 from fedran.core.private.dp import Budget, composed, gaussian_epsilon
 from fedran.federation.protocol.receipts import Code, Receipt
-from fedran.federation.secure.masking.attempt import Attempt, Stage
+from fedran.federation.secure.masking.attempt import Attempt, Stage, unpack_parts
 from fedran.federation.secure.masking.contribution import Noise
 from fedran.federation.secure.masking.masking import SiteState
+from fedran.wire.container import pack
 from fedran.wire.files import read_json_object, write_atomically
+from fedran.wire.validation import FILE_LIMITS
 
 log = logging.getLogger(__name__)
 FOLDER = "sums"
@@ -61,9 +63,9 @@ class SumFiles:
     def note(self, task: str) -> dict[str, Any]:
         """What is known about a task; empty before the first attempt. A damaged one is refused.
 
-        ``asked`` and ``limits``: for what contributions were made; ``vector``: what the present one
-        was made for, and its noise; or why it was ``refused``; the noise, as epsilon and delta, of
-        the vector that was ``sent``; ``code``, ``digest`` and ``reason`` of the receipt.
+        ``asked``: for what contributions were made, and the last class list; or why one was
+        ``refused``; the noise, as epsilon and delta, of the vector that was ``sent``; ``code``,
+        ``digest`` and ``reason`` of the receipt.
         """
         path = self.path(task, "note")
         found = read_json_object(path)
@@ -78,32 +80,37 @@ class SumFiles:
         write_atomically(self.path(task, "note"), note.encode())
 
     def put_vector(self, attempt: Attempt, vector: NDArray[np.uint32], noise: Noise | None) -> None:
-        """Replace the contribution to the sum of a task. An incomplete one is never sent."""
-        task = attempt.task
-        self.set_note(task, vector={})
-        write_atomically(self.path(task, "vector"), vector.astype("<u4", copy=False).tobytes())
+        """Replace the contribution to the sum of a task."""
         spends = noise and (noise.epsilon, noise.delta)
-        self.set_note(task, vector={"made_for": made_for(attempt), "noise": spends})
+        fields = {"made_for": made_for(attempt), "noise": spends}
+        parts = {"vector": vector.astype("<u4", copy=False).tobytes()}
+        path = self.path(attempt.task, "vector")
+        write_atomically(path, pack("secure contribution", fields, parts))
 
     def vector(self, attempt: Attempt) -> tuple[NDArray[np.uint32], Budget | None]:
         """The contribution that was made for an attempt, and what its rows spend.
 
         A request that is refused later may have replaced the one of the attempt under way.
         """
-        note = self.note(attempt.task).get("vector", {})
-        if note.get("made_for") != made_for(attempt):
+        blob = self.path(attempt.task, "vector").read_bytes()
+        header, parts = unpack_parts("secure contribution", blob, FILE_LIMITS)
+        if header.get("made_for") != made_for(attempt):
             hint = "another attempt makes it anew"
             raise Refused("contribution", "the one that was made for this attempt", "another", hint)
-        found = np.frombuffer(self.path(attempt.task, "vector").read_bytes(), "<u4")
-        return found.astype(np.uint32, copy=False), note["noise"] and Budget(*note["noise"])
+        noise, vector = header.get("noise"), np.frombuffer(parts["vector"], "<u4")
+        return vector.astype(np.uint32, copy=False), noise and Budget(*noise)
 
-    def sent(self) -> dict[str, Budget]:
-        """Task -> what its rows with noise have spent. A damaged note is refused.
+    def spent(self, delta: float, also: Mapping[str, Budget] | None = None) -> float:
+        """The epsilon of a person with one row in each task whose vector has left with noise.
 
-        A site's rows are in one sum per task at most, so a later attempt replaces an earlier one.
+        A server keeps a ledger of what was spent, but a dishonest one need not. So a site notes
+        every vector with noise before it leaves, and limits what they spend together. An attempt
+        that gave no sum counts too. A damaged note is refused. ``also``: task -> what it would
+        spend; a site's rows are in one sum per task at most, so this replaces an earlier attempt.
         """
         notes = {task: self.note(task).get("sent") for task in self._notes()}
-        return {task: Budget(*sent) for task, sent in notes.items() if sent}
+        sent = {task: Budget(*sent) for task, sent in notes.items() if sent} | dict(also or {})
+        return gaussian_epsilon(composed([budget.mu for budget in sent.values()]), delta)
 
     def settle(self, receipt: Receipt) -> None:
         """Keep the server's receipt, and delete the secrets of a sum that the server has."""
@@ -140,13 +147,3 @@ class SumFiles:
 def made_for(attempt: Attempt) -> str:
     """What a contribution depends on: what its numbers mean, and the feature map."""
     return f"{attempt.content} {attempt.fingerprint}"
-
-
-def spent_epsilon(sent: Mapping[str, Budget], delta: float) -> float:
-    """The epsilon of a person with one row in each of these tasks.
-
-    A server keeps a ledger of what was spent, but a dishonest one need not. So a site notes every
-    vector with noise before it leaves, and limits what they spend together. An attempt that gave no
-    sum counts too.
-    """
-    return gaussian_epsilon(composed([budget.mu for budget in sent.values()]), delta)

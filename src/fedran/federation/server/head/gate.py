@@ -325,7 +325,7 @@ def _waiting(
     for upload in uploads:
         sizes[upload.client] += round(upload.rows / upload.sites)
         labels.setdefault(upload.client, set()).update(label for label, _ in upload.classes)
-    for client in labels.keys() - set(trusted) - store.roster.rows.keys():
+    for client in labels.keys() - set(trusted):
         others = [rows for site, rows in sizes.items() if site != client]
         if others and sizes[client] > settings.row_multiple * statistics.median(others):
             vouched = {c for c, o in opinions.get(client, {}).items() if o.vouched >= VOTE}

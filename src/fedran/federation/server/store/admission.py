@@ -15,7 +15,6 @@ from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.store.schema import Upload
 from fedran.federation.server.store.state import State
 from fedran.wire.codec import decode_message
 from fedran.wire.container import unpack
@@ -120,32 +119,3 @@ def check_message(envelope: Envelope, settings: ServerSettings, state: State) ->
         expected = "labels over all uploads for which sites can read the head"
         raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, f"{len(total)} labels")
     return message
-
-
-def check_row_cap(upload: Upload, roster: Roster) -> None:
-    """Refuse more rows than the roster allows the sender per task.
-
-    A secure sum may hold as many rows as its members together.
-    """
-    caps = [roster.rows.get(site) for site, _ in upload.members or (upload.key,)]
-    cap = sum(c for c in caps if c is not None) if None not in caps else None
-    if cap is not None and upload.rows > cap:
-        raise UploadRefused(
-            Code.TOO_MANY_ROWS,
-            "rows",
-            f"at most {cap} per task, as the roster says for {upload.client}",
-            upload.rows,
-            hint="the server's owner can raise the cap under [rows] in the roster",
-        )
-
-
-def check_class_quota(upload: Upload, state: State, quota: int) -> None:
-    """Refuse a site that has sent more classes than its quota, over all of its uploads."""
-    total = len(state.classes_of(upload.client).union(label for label, _ in upload.classes))
-    if total > quota * upload.sites:
-        raise UploadRefused(
-            Code.TOO_MANY_CLASSES,
-            "classes",
-            f"at most {quota} per site over all tasks (`classes_per_site`)",
-            total,
-        )

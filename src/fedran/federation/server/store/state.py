@@ -25,7 +25,7 @@ class State:
         self.uploads: dict[UploadId, Upload] = {}
         self.covered: dict[UploadId, UploadId] = {}
         """Members of secure sums -> the sum that contains them."""
-        self._classes: dict[str, set[Label]] = {}
+        self._classes: set[Label] = set()
         self._aggregator = Aggregator(fingerprint=settings.features().fingerprint)
         """Of the first ``_read`` uploads."""
         self._read = 0
@@ -50,8 +50,7 @@ class State:
         for upload in uploads:
             self.uploads[upload.key] = upload
             self.covered.update(dict.fromkeys(upload.members, upload.key))
-            labels = {label for label, _ in upload.classes}
-            self._classes.setdefault(upload.client, set()).update(labels)
+            self._classes.update(label for label, _ in upload.classes)
 
     def add(self, upload: Upload, message: Message) -> None:
         """Add an upload that was accepted now."""
@@ -75,11 +74,7 @@ class State:
     @property
     def classes(self) -> tuple[Label, ...]:
         """The labels of all uploads."""
-        return ordered(set().union(*self._classes.values()))
-
-    def classes_of(self, client: str) -> set[Label]:
-        """The labels of all uploads of a site."""
-        return set(self._classes.get(client, ()))
+        return ordered(self._classes)
 
     @property
     def aggregator(self) -> Aggregator:

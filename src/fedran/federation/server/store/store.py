@@ -32,12 +32,10 @@ from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ROSTER, STATE, ServerSettings
 from fedran.federation.server.store.admission import (
-    check_class_quota,
     check_fingerprint,
     check_message,
     check_not_covered,
     check_not_forgotten,
-    check_row_cap,
     check_sender,
 )
 from fedran.federation.server.store.database import Database
@@ -50,7 +48,7 @@ from fedran.federation.server.store.forgetting import (
     to_forget,
     write_record,
 )
-from fedran.federation.server.store.schema import Upload, class_rows, describe_upload
+from fedran.federation.server.store.schema import Upload, class_rows
 from fedran.federation.server.store.state import State
 from fedran.wire.codec import encode
 from fedran.wire.validation import Header, plain_calibration
@@ -227,7 +225,7 @@ class Store:
         known = [__version__, self.fingerprint.hash, self.settings.support, uploads]
         known += [self.settings.trusted, self.settings.row_multiple, self.settings.classes]
         known += [self.settings.class_weight]
-        known += [self.vouched, self.pinned, self.settings.validation, self.roster.rows]
+        known += [self.vouched, self.pinned, self.settings.validation]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     @property
@@ -305,12 +303,7 @@ class Store:
             key, digest = statement.key, statement.digest
             if self.state.digest(key) == digest:
                 return arrival.receipt(Code.DUPLICATE)
-            message = self._check_content(arrival)
-            upload = describe_upload(statement, message, arrival.blob)
-            check_row_cap(upload, self.roster)
-            quota = self.settings.classes_per_site
-            check_class_quota(upload, arrival.state or self.state, quota)
-            arrival.message = message
+            arrival.message = self._check_content(arrival)
         except Refused as reason:
             return Receipt.refusal(reason, *arrival.name)
         except OSError:
