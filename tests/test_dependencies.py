@@ -65,4 +65,4 @@ def test_every_imported_distribution_is_declared(room):
 
 def test_an_undeclared_distribution_is_named():
     (found, *_) = undeclared([ROOT / "src/fedran/federation/flower/superlink.py"], ())
-    assert "imports httpx: ['httpx'] is not declared" in found
+    assert "imports fastapi: ['fastapi'] is not declared" in found

@@ -164,7 +164,7 @@ def test_a_full_disk_accepts_no_upload_and_loses_none(tmp_path):
         with federation(tmp_path / "t", disk=disk, deadline=30, min_clients=1, **single) as fed:
             for name in ("site-1", "site-2"):
                 fed.set_site(name, min_class_count=1)
-                repeat_rows(fed, name, 24)
+                repeat_rows(fed, name, 40)
             assert fed.task("task-1") == "quorum"
             assert len(fed.events("upload", outcome="accepted")) == 1
             assert (
@@ -174,6 +174,7 @@ def test_a_full_disk_accepts_no_upload_and_loses_none(tmp_path):
             (kept,) = [n for n in ("site-1", "site-2") if fed.outbox(n).receipt("task-1") is None]
             assert fed.outbox(kept).pending() == ["task-1"]
             subprocess.run(["mount", "-o", "remount,size=16m", str(disk)], check=True)
+            fed.set_server(landmarks=4096)
             assert fed.task("task-2") == "complete"
             assert fed.outbox(kept).receipt("task-1").outcome == "accepted"
             assert fed.accuracy(kept) > 0.95

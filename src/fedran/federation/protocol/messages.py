@@ -25,6 +25,7 @@ from fedran.federation.protocol.limits import (
     MAX_CLASSES,
     MAX_COLUMNS,
     MAX_EARLIER,
+    MAX_REVISION,
     MAX_ROWS,
     MAX_SETTLED,
     MAX_SITES,
@@ -307,7 +308,7 @@ def open_envelope(blob: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
         header.text("fingerprint", 64),
         header.text("digest", 64),
         tuple(_read_pairs(header.items("members", MAX_SITES), "members", "client and task")),
-        header.integer("revision", 0, MAX_ROWS),
+        header.integer("revision", 0, MAX_REVISION),
         header.integer("sum_number", 0, MAX_SUMS),
     )
     upload = message.stream("upload")

@@ -35,8 +35,6 @@ class Code(StrEnum):
     """The sender uses another backbone or feature map."""
     TOO_LARGE = "too_large"
     TOO_MANY_CLASSES = "too_many_classes"
-    TOO_MANY_REVISIONS = "too_many_revisions"
-    """The site has replaced as many uploads in the last hour as it may. Later it may go on."""
     INVALID = "invalid"
     """The envelope or the upload in it fails a check."""
     SERVER_ERROR = "server_error"

@@ -161,7 +161,10 @@ class ServerSettings(Settings):
         self._check_privacy()
 
     def _check_privacy(self) -> None:
-        """Secure sums need a list of classes, and room for a vector of fixed length."""
+        """Secure sums need a list of classes, and room for a vector of fixed length.
+
+        With noise, a budget must be stated, and features are taken without a projection.
+        """
         for name in ("epsilon", "total_epsilon", "honest_sites"):
             if self.privacy != "dp" and getattr(self, name) is not None:
                 raise ValueError(
@@ -180,11 +183,8 @@ class ServerSettings(Settings):
                 f"a secure sum has at most {MAX_NUMBERS:,} numbers, got {self._sum_length:,}; a "
                 "smaller `sketch` needs fewer"
             )
-        if self.privacy == "dp":
-            self._check_budget()
-
-    def _check_budget(self) -> None:
-        """A budget must be stated, and noise is added to features without a projection."""
+        if self.privacy == "secure":
+            return
         if self.epsilon is None:
             raise ValueError('privacy = "dp" needs `epsilon`, the budget of every row')
         if self.out_features != self.in_features:

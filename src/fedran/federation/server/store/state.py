@@ -25,8 +25,10 @@ class State:
         self.uploads: dict[UploadId, Upload] = {}
         self.covered: dict[UploadId, UploadId] = {}
         """Members of secure sums -> the sum that contains them."""
-        self._classes: set[Label] = set()
-        self._aggregator = Aggregator(fingerprint=settings.features().fingerprint)
+        self.parts: set[tuple[str, Label]] = set()
+        """Clients and their labels."""
+        self.fingerprint = settings.features().fingerprint
+        self._aggregator = Aggregator(fingerprint=self.fingerprint)
         """Of the first ``_read`` uploads."""
         self._read = 0
 
@@ -36,7 +38,7 @@ class State:
         state, uploads = cls(settings, database), database.uploads()
         for upload in uploads[-1:]:
             held = database.opened(upload).statement.fingerprint
-            if held != settings.features().fingerprint.hash:
+            if held != state.fingerprint.hash:
                 raise Refused(
                     "fingerprint",
                     f"the features of the uploads in the store ({held[:12]}...)",
@@ -50,7 +52,7 @@ class State:
         for upload in uploads:
             self.uploads[upload.key] = upload
             self.covered.update(dict.fromkeys(upload.members, upload.key))
-            self._classes.update(label for label, _ in upload.classes)
+            self.parts.update((upload.client, label) for label, _ in upload.classes)
 
     def add(self, upload: Upload, message: Message) -> None:
         """Add an upload that was accepted now."""
@@ -74,7 +76,7 @@ class State:
     @property
     def classes(self) -> tuple[Label, ...]:
         """The labels of all uploads."""
-        return ordered(self._classes)
+        return ordered({label for _, label in self.parts})
 
     @property
     def aggregator(self) -> Aggregator:
@@ -82,11 +84,6 @@ class State:
         for upload in list(self.uploads.values())[self._read :]:
             self._absorb(upload, self.database.message(upload))
         return self._aggregator
-
-    def check(self, message: Message, key: UploadId) -> None:
-        """Refuse a message that cannot be absorbed, whatever the others are."""
-        empty = Aggregator(fingerprint=self._aggregator.fingerprint)
-        empty.check(message, client=key[0], task=key[1])
 
     def _absorb(self, upload: Upload, message: Message) -> None:
         self._aggregator.absorb(message, client=upload.client, task=upload.task)
