@@ -8,7 +8,7 @@ COVERED := src/fedran/core src/fedran/wire tests/core tests/wire
 # Otherwise every program that a test starts compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-faults lint size docs wheel bench bench-accuracy results clean
+.PHONY: help demo test test-faults lint size docs wheel pins bench bench-accuracy results clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | column -t -s:
@@ -38,6 +38,12 @@ docs: .venv/docs  ## build the documentation site into site/; a broken link is a
 
 wheel: .venv/pip  ## build sdist and wheel, and try the wheel in clean environments
 	$(BIN)/python tests/try_wheel.py
+
+pins: .venv/dev  ## deploy/requirements.txt: what the server image installs, with hashes
+	echo '# Made by `make pins` from pyproject.toml and constraints.txt.' > deploy/requirements.txt
+	printf 'hatchling>=1.25\n' | $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --python-version 3.12 --python-platform linux --constraint constraints.txt \
+		--extra flower pyproject.toml - >> deploy/requirements.txt
 
 bench: .venv/dev  ## speed and memory beside other libraries; writes results/speed.md
 	$(BIN)/python benchmarks/speed.py

@@ -10,11 +10,14 @@ import ssl
 import subprocess
 import threading
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 pytest.importorskip("cryptography")
 
@@ -236,6 +239,30 @@ def test_the_container_file_copies_files_that_exist():
     for name in names:
         assert (DEPLOY.parent / name).exists(), name
     assert text.index("USER 10001") > text.index("pip install") > text.index("--uid 10001")
+
+
+def test_every_dependency_of_the_image_is_pinned_within_its_range_and_has_a_hash():
+    """`make pins` writes the file again."""
+    text = (DEPLOY / "requirements.txt").read_text()
+    assert "://" not in text
+    assert len(text) < 2**20
+    pinned = {}
+    for name, version, hashes in re.findall(
+        r"^(\S+)==(\S+)((?: \\\n    --hash=\S+)+)$", text, re.M
+    ):
+        assert re.fullmatch(r"( \\\n    --hash=sha256:[0-9a-f]{64})+", hashes), name
+        pinned[canonicalize_name(name)] = version
+    assert len(pinned) == text.count("==")
+    declared = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())
+    direct = declared["project"]["dependencies"] + declared["build-system"]["requires"]
+    for line in direct + declared["project"]["optional-dependencies"]["flower"]:
+        needed = Requirement(line)
+        assert needed.specifier.contains(pinned[canonicalize_name(needed.name)]), line
+    constraints = (DEPLOY.parent / "constraints.txt").read_text()
+    tested = dict(re.findall(r"^([^#=\s]+)==(\S+)$", constraints, re.M))
+    tested = {canonicalize_name(name): version for name, version in tested.items()}
+    for name, version in pinned.items():
+        assert tested.get(name, version) == version, name
 
 
 def test_dashboard_and_alerts_use_metrics_that_the_server_has(tmp_path):

@@ -28,7 +28,7 @@ def server(tmp_path):
 
 def test_a_site_that_is_set_aside_is_shown_with_the_commands_that_decide(server, cli):
     code, out, _ = cli("federation", "status", str(server))
-    assert (code, "site-5 set aside: the other sites" in " ".join(out.split())) == (0, True)
+    assert (code, "site-5, set aside: the other sites" in " ".join(out.split())) == (0, True)
     without = (server / "state" / "head.fedran").read_bytes()
     code, out, _ = cli("federation", "accept", str(server), "site-5")
     assert (code, "site-5 counts" in out) == (0, True)

@@ -16,7 +16,6 @@ pytest.importorskip("flwr")
 from fedran.federation.secure.masking.attempt import STAGES
 from fedran.federation.secure.server.open_sum import read_file
 from fedran.federation.server.store.database import Database
-from fedran.federation.status.counts import Counts
 from helpers.federation.real_federation import federation, wait_for
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the federation runs on Linux")
@@ -25,7 +24,8 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="the federation runs 
 def cohorts(fed):
     """Task and members of every sum in the store."""
     with closing(Database(fed.server.state, read_only=True)) as database:
-        return [(found.task, found.members) for found in Counts.read(database).cohorts]
+        sums = [upload for upload in database.uploads() if upload.members]
+        return [(found.task, [site for site, _ in found.members]) for found in sums]
 
 
 def stage_of(fed, task):

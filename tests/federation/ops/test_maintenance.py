@@ -163,7 +163,7 @@ def test_the_last_upload_can_be_forgotten(envelopes, paths, capsys):
     vouch_for(paths, "site-1")  # no other site has its classes
     assert run(["federation", "forget", str(paths.folder), "site-1", "--yes"]) == 0
     out = capsys.readouterr().out
-    assert "1 earlier classifier was made with them" in out
+    assert "earlier classifiers made with them: 1" in out
     assert "no upload is left to make a classifier of" in out
     assert not (paths.state / "head.fedran").exists()
     assert Reader(paths.folder).read().head is None

@@ -1,4 +1,4 @@
-"""What a running site says about its connection, and warnings of certificates that expire."""
+"""What a running site says about its connection."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ pytest.importorskip("cryptography")
 
 from fedran.federation.ops import services
 from fedran.federation.ops.scaffold import make_site
-from fedran.federation.ops.services import Connection, warn_of_expiry
+from fedran.federation.ops.services import Connection
 from fedran.federation.protocol import keys
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.site.settings import SitePaths
@@ -57,14 +57,3 @@ def test_a_site_makes_its_secret_only_while_it_holds_the_lock_of_its_folder(path
     with pytest.raises(PermissionError):
         services.run_site(paths, say=print)
     assert held[0] is not None
-
-
-def test_a_certificate_that_expires_soon_is_a_warning(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(keys, "SERVER_DAYS", 20)
-    keys.make_certificates(tmp_path)
-    warn_of_expiry(tmp_path / "server.crt", "renew it")
-    assert "server.crt expires in 20 days; renew it" in caplog.text
-    caplog.clear()
-    warn_of_expiry(tmp_path / "ca.crt", "renew it")
-    warn_of_expiry(tmp_path / "missing.crt", "renew it")
-    assert not caplog.records

@@ -178,14 +178,6 @@ def test_stopping_ends_descendants_that_ignore_sigterm(supervise, tmp_path):
     program.stop()
 
 
-def test_stopping_ends_descendants_in_their_own_session(supervise, tmp_path):
-    program = supervise("sh", "-c", "setsid sleep 65 & echo $!; wait")
-    program.start()
-    child = int(until(lambda: text(tmp_path / "p.log")))
-    program.stop()
-    until(lambda: not alive(child))
-
-
 def test_children_of_a_program_that_died_are_ended_before_its_restart(supervise, tmp_path):
     program = supervise("sh", "-c", "sleep 61 & echo $!; exec true")
     program.start()

@@ -11,6 +11,6 @@ def open_task(tmp_path):
     found = RecordedFederation(tmp_path / "trial")
     found.task("may")
     found.upload("site-1", "may")
-    found.flower([("site-1", "online")])
+    found.seen("site-1")
     with found.task_running("may"), found.server_running():
         yield found

@@ -41,9 +41,12 @@ def test_the_page_its_sections_and_the_json_show_the_same_state(open_task):
         assert not re.search(r"(src|href)\s*=\s*[\"']?\s*(https?:)?//", body)
         for asset in re.findall(r'"(page\.[a-z]+)"', body):
             assert request(server, f"/{asset}")[0] == 200
-        assert request(server, "/sections")[1] in body
+        assert "Task may is open" in request(server, "/sections")[1]
+        status = server.reader.read()
+        assert render("/sections", status) in render("/", status)
         found = json.loads(request(server, "/status.json")[1])
-        assert (found["tasks"][0]["missing"], found["running"]) == (["site-2", "site-3"], True)
+        answers = {"site-1": "accepted", "site-2": "missing", "site-3": "missing"}
+        assert (found["tasks"][0]["answers"], found["running"]) == (answers, True)
         with pytest.raises(OSError, match="--port 0"):
             StatusServer(Reader(open_task.folder), server.server_address[1])
 
@@ -75,7 +78,7 @@ def test_every_metric_has_a_declared_type_and_what_is_unknown_is_left_out(open_t
     assert 'fedran_task_missing{task="may",state="open"} 2' in samples
     status = Reader(open_task.folder).read()
     odd = TaskStatus(**{**vars(status.tasks[0]), "state": 'a"b\\c\nd'})
-    body = render_metrics(type(status)(**{**vars(status), "nodes": None, "tasks": [odd]})).decode()
+    body = render_metrics(type(status)(**{**vars(status), "sites": [], "tasks": [odd]})).decode()
     assert "\nfedran_nodes " not in body
     assert r'state="a\"b\\c\nd"' in body
 
@@ -118,11 +121,11 @@ class Later(Reader):
 
     looks, happens = 0, None
 
-    def read(self, now=None):
+    def read(self):
         self.looks += 1
         if self.looks > 2:
             self.happens()
-        return super().read(now)
+        return super().read()
 
 
 def test_the_page_refreshes_itself(open_task, tmp_path):

@@ -17,7 +17,7 @@ from fedran.federation.protocol.lockfile import DiskFull
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.server.store.schema import Tombstone
 from fedran.federation.site.settings import ALARMS
-from fedran.federation.status.format import format_uploads
+from fedran.federation.status.format import facts
 from fedran.federation.status.metrics import render_metrics
 from fedran.federation.status.reader import Reader
 from helpers.federation.made_federation import upload
@@ -29,8 +29,8 @@ def recorded(tmp_path):
     return RecordedFederation(tmp_path / "trial")
 
 
-def read(recorded, **changes):
-    return Reader(recorded.folder).read(**changes)
+def read(recorded):
+    return Reader(recorded.folder).read()
 
 
 def site(status, client):
@@ -56,11 +56,10 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
     recorded.events.write("declined", client="stranger", task="may", reason="let me in")
     with recorded.task_running("may"):
         (task,) = read(recorded).open_tasks
-    assert task.answered == {"site-1": "accepted", "site-2": "refused"}
-    assert (task.missing, task.declined, task.asked) == ([], {"site-3": "no rows yet"}, 3)
-    assert task.failed == []
-    assert (task.uploads, task.rows, task.payload) == (1, 7, 200)
-    assert (task.received + task.sent, task.accuracy, task.min_clients) == (0, None, 2)
+    answers = {"site-1": "accepted", "site-2": "refused", "site-3": "nothing to send"}
+    assert task.answers == answers
+    assert (task.accepted, task.rows, task.payload) == (1, 7, 100)
+    assert (task.transport, task.accuracy, task.min_clients) == (0, None, 2)
     assert 50 < task.ends - time.time() <= 60
     recorded.upload("site-1", "may", "refused", reason="other rows", bytes=1)
     recorded.task("may", "quorum", missing=["site-3"], min_clients=1)
@@ -71,10 +70,8 @@ def test_the_status_of_a_task_from_its_opening_to_its_end(recorded):
         recorded.database.set_run(run, "", "ended", 30, 10)
     status = read(recorded)
     (task,) = status.tasks
-    assert (task.state, task.accuracy, task.missing) == ("quorum", 0.5, [])
-    assert task.answered == {"site-1": "accepted", "site-2": "refused"}
-    assert (task.received, task.sent) == (30, 11)
-    assert (status.transport, status.payload) == (81, 201)
+    assert (task.state, task.accuracy, task.answers) == ("quorum", 0.5, answers)
+    assert (task.transport, status.transport, status.payload) == (41, 81, 100)
     assert (status.open_tasks, status.head.classes, status.head.accuracy) == ([], 1, 0.5)
 
 
@@ -86,8 +83,7 @@ def test_a_forgotten_upload_is_not_missing_and_its_head_is_of_no_task(recorded):
     recorded.head("forget")
     status = read(recorded)
     (task,) = status.tasks
-    assert (task.asked, task.missing) == (3, ["site-3"])
-    assert format_uploads(task) == "1 of 3, 1 forgotten, missing site-3"
+    assert task.answers == {"site-1": "accepted", "site-2": "forgotten", "site-3": "missing"}
     assert status.head.task == "forget"
 
 
@@ -99,7 +95,8 @@ def test_a_task_whose_run_died_is_interrupted_not_open(recorded):
         assert read(recorded).tasks[0].state == "interrupted"
     with recorded.task_running("may"):
         recorded.task("may")
-        assert (read(recorded).tasks[0].state, read(recorded).tasks[0].declined) == ("open", {})
+        (task,) = read(recorded).tasks
+        assert (task.state, set(task.answers.values())) == ("open", {"missing"})
 
 
 def test_unsigned_messages_count_for_no_site_and_create_no_task(recorded):
@@ -108,7 +105,7 @@ def test_unsigned_messages_count_for_no_site_and_create_no_task(recorded):
     recorded.events.write("declined", client="site-2", task="may", reason="nothing")
     status = read(recorded)
     assert [s.client for s in status.sites] == ["site-1", "site-2", "site-3"]
-    assert all((s.last_seen, s.uploads, s.bytes) == (None, 0, 0) for s in status.sites)
+    assert all((s.last_seen, s.uploads, s.bytes) == (None, 0, None) for s in status.sites)
     assert status.tasks == []
     assert [(t.client, t.verified) for t in status.problems] == [
         ("stranger", False),
@@ -124,7 +121,7 @@ def test_what_a_site_sent_adds_up_and_a_replayed_envelope_does_not_count(recorde
     recorded.upload("site-1", "may", "duplicate")
     found = site(read(recorded), "site-1")
     assert found.classes == [("cat", 7), (1, 2), ("1", 1)]
-    assert (found.uploads, found.rows, found.bytes, found.newest_task) == (2, 10, 300, "june")
+    assert (found.uploads, found.rows, found.bytes) == (2, 10, 200)
     assert found.last_seen is None
     recorded.database.set_seen("site-1")
     assert time.time() - 60 < site(read(recorded), "site-1").last_seen <= time.time()
@@ -132,27 +129,16 @@ def test_what_a_site_sent_adds_up_and_a_replayed_envelope_does_not_count(recorde
 
 def test_a_site_is_connected_disconnected_or_unknown(recorded):
     now = time.time()
-    nodes = [
-        ("site-1", "online"),
-        ("site-2", "offline"),
-        ("site-3", "offline"),
-    ]
+    recorded.seen("site-1", now - 70)  # between two looks of the server
+    recorded.seen("site-2", now - 600)
+    recorded.seen("stranger", now)
     with recorded.server_running():
-        recorded.flower(nodes, at=now - 70)
         status = read(recorded)
-        assert (status.running, status.nodes) == (True, 1)
+        assert (status.running, status.connected) == (True, 1)
         assert [s.connected for s in status.sites] == [True, False, False]
-        assert [s.last_seen for s in status.sites] == [now - 70, None, None]
-        recorded.database.set_seen("site-2")  # it has answered since then
-        status = read(recorded)
-        assert (status.nodes, site(status, "site-2").connected) == (2, True)
-        recorded.flower([*nodes, ("", "online")])  # without TLS the site of a node is unknown
-        assert [s.connected for s in read(recorded).sites] == [True, None, None]
-        recorded.flower(nodes, at=now - 600)
-        assert {s.connected for s in read(recorded).sites} == {None}
-    recorded.flower(nodes)
+        assert [s.last_seen for s in status.sites] == [now - 70, now - 600, None]
     status = read(recorded)
-    assert (status.running, status.nodes) == (False, None)
+    assert (status.running, status.connected) == (False, None)
     assert {s.connected for s in status.sites} == {None}
 
 
@@ -214,7 +200,7 @@ def test_a_damaged_database_is_a_problem(recorded):
     assert status.findings[0].text.startswith("The database cannot be read: ")
 
 
-def test_alarms_and_a_certificate_that_expires_are_findings(open_task, monkeypatch):
+def test_alarms_are_findings_and_a_certificate_that_expires_has_a_remedy(open_task, monkeypatch):
     assert Reader(open_task.folder).read().certificate_expires is None
     monkeypatch.setattr(keys, "SERVER_DAYS", 20)
     keys.make_certificates(open_task.server / "tls")
@@ -224,17 +210,18 @@ def test_alarms_and_a_certificate_that_expires_are_findings(open_task, monkeypat
     (runtime / REFUSED_REQUESTS).write_text(json.dumps({"at": time.time(), "times": 3}))
     status = Reader(open_task.folder).read()
     assert 19 < (status.certificate_expires - status.at) / 86400 <= 20
-    foreign, requests, certificate = status.findings
+    foreign, requests = status.findings
     assert (foreign.level, "run 77" in foreign.text) == ("problem", True)
     assert (requests.level, "at least 3" in requests.text) == ("problem", True)
-    assert (certificate.level, "20 days" in certificate.text) == ("warning", True)
+    (remedy,) = [remedy for name, _, remedy in facts(status) if name == "certificate"]
+    assert "fedran federation renew" in remedy
 
 
 @pytest.mark.parametrize(("free", "level"), [(2**40, None), (2**25, "warning"), (0, "problem")])
 def test_a_full_disk_is_seen_and_nothing_claims_to_run(free, level, open_task, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     status = Reader(open_task.folder).read()
-    found = [f.level for f in status.findings if "free" in f.text]
+    found = [f.level for f in status.findings]
     assert (found, status.running) == ([level] if level else [], level != "problem")
     assert f"fedran_disk_free_bytes {free}\n" in render_metrics(status).decode()
     if level == "problem":

@@ -69,7 +69,5 @@ class RecordedFederation:
         fields = {"bytes": 9, "accuracy": accuracy, "seconds": 1.0}
         self.database.add_head(digest, task=task, classes=classes, **fields)
 
-    def flower(self, nodes=(), at=None):
-        nodes = [dict(zip(("client", "status"), n, strict=True)) for n in nodes]
-        fields = {"at": time.time() if at is None else at, "nodes": nodes}
-        self.database.set_fact("flower", json.dumps(fields))
+    def seen(self, client, at=None):
+        self.database.put("seen", replace=True, client=client, at=at or time.time())

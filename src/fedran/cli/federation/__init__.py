@@ -11,28 +11,10 @@ from fedran.core.errors import MissingExtra
 
 SUMMARY = "Create, run and watch a federation of sites on Flower."
 COMMANDS = {
-    "Create a federation": (
-        create.init,
-        create.join,
-        create.add,
-        create.remove,
-        create.renew,
-    ),
+    "Create a federation": (create.init, create.join, create.add, create.remove, create.renew),
     "At a site": (site.check, site.revise),
-    "Run it": (
-        run.server,
-        run.client,
-        run.up,
-        run.down,
-        run.task,
-        run.close,
-        run.simulate,
-    ),
-    "Watch it": (
-        watch.status,
-        watch.accept,
-        watch.rollback,
-    ),
+    "Run it": (run.server, run.client, run.up, run.down, run.task, run.close, run.simulate),
+    "Watch it": (watch.status, watch.accept, watch.rollback),
     "Keep its data": (store.forget, store.backup, store.restore, store.verify),
 }
 """The commands in the groups of the help page."""

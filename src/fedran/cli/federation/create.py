@@ -19,7 +19,6 @@ from fedran.cli.federation.arguments import (
     parse_label,
 )
 from fedran.core.labels import ordered
-from fedran.core.prepare import UnitKind
 from fedran.data.rows import LABEL
 
 
@@ -65,13 +64,6 @@ def init(
         str | None,
         typer.Option(help="A backbone as in `fedran features`, instead of --in-features."),
     ] = None,
-    kind: Annotated[
-        UnitKind | None,
-        typer.Option(
-            help="How features are prepared: hellinger if none is ever negative, cosine for any "
-            "sign. Default: what file or backbone declare, else cosine."
-        ),
-    ] = None,
     offline_ca: Annotated[
         Path | None,
         typer.Option(
@@ -107,12 +99,7 @@ def init(
     ] = False,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
-    from fedran.federation.ops.scaffold import (
-        AUTHORITY,
-        DeclaredFeatures,
-        id_of_folder,
-        make_federation,
-    )
+    from fedran.federation.ops.scaffold import AUTHORITY, DeclaredFeatures, make_federation
 
     given = [value for value in (in_features, features, backbone) if value is not None]
     if len(given) > 1:
@@ -124,12 +111,8 @@ def init(
         declared = DeclaredFeatures.of_file(features, label)
     elif backbone is not None:
         declared = replace(DeclaredFeatures.of_backbone(backbone), label_column=label)
-    if kind is not None:
-        if declared is None:
-            raise ValueError("--kind is for the sites' own features: name them with --in-features")
-        declared = replace(declared, kind=kind)
     parts = [part.strip() for part in (classes or "").split(",")]
-    federation = id_of_folder(folder) if federation is None else federation
+    federation = federation or folder.resolve().name
     made = make_federation(
         folder,
         federation=federation,
@@ -148,20 +131,9 @@ def init(
     lines += [f"{place}     ca.key, which only `renew` needs: move it to a safe place"]
     if made:
         lines += [f"{folder}/sites/...     {len(made)} sites: site.toml, keys, data/"]
-    if declared is not None and declared.columns:
-        lines += [f"The {len(declared.columns)} columns are listed in server.toml. Sites put their"]
-        lines += ["tables in this order, and refuse a missing or unknown column."]
-    if declared is not None and declared.ranges and privacy != "dp":
-        lines += ["`ranges` in server.toml has the usual values of your rows. Correct them: every"]
-        lines += ["site sees them, and is warned of rows of another scale."]
-    if in_features is not None:
-        lines += ["Set `source` in server.toml to what computes the features. Sites with other"]
-        lines += ["features are then refused."]
-    if privacy == "none":
-        lines += ["min_group = 5: no mean of fewer than 5 rows leaves a site, which costs 1.4"]
-        lines += ["points of accuracy on CIFAR-100 features (73.8 instead of 75.2 %); with 1, also"]
-        lines += ["as group_size and min_class_count, every row leaves its site, rounded."]
-    else:
+    lines += ["Before the first task, read server.toml: `kind` and `source` must be right for"]
+    lines += ["all sites, and `min_group` decides which means leave them."]
+    if privacy != "none":
         lines += ["A task has one secure sum. Rows of a site that misses it need a new task id."]
     lines += ["", "next:"]
     quoted = shlex.quote(str(folder))
@@ -197,13 +169,6 @@ def join(
             "are differentially private."
         ),
     ] = "none",
-    epsilon: Annotated[
-        float | None,
-        typer.Option(help="With --privacy dp: the most that a row may spend in a task."),
-    ] = None,
-    label: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The column of labels in the site's tables.")
-    ] = LABEL,
     new_keys: Annotated[
         bool,
         typer.Option(
@@ -219,7 +184,6 @@ def join(
     """
     from fedran.federation.ops.enrolment import ENROLMENT_FILE, make_new_keys
     from fedran.federation.ops.scaffold import make_site
-    from fedran.federation.site.settings import SitePaths
 
     given = {"--federation": federation, "--client": client, "--server": server, "--ca": ca}
     if new_keys:
@@ -234,25 +198,15 @@ def join(
         missing = ", ".join(name for name, value in given.items() if value is None)
         raise typer.BadParameter(f"a new site also needs {missing}")
     enrolment = make_site(
-        folder,
-        federation=federation,
-        client=client,
-        server=server,
-        ca=ca,
-        privacy=privacy,
-        label_column=label,
-        max_epsilon=epsilon,
+        folder, federation=federation, client=client, server=server, ca=ca, privacy=privacy
     )
     typer.echo(f"{folder}: site.toml, keys, data/ (put TASK.npz, .csv or .parquet there)")
     typer.echo(f"fingerprint {enrolment.fingerprint}: `add` at the server prints the same; compare")
     typer.echo("the two by telephone")
     typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner; it contains no secret")
-    if privacy == "dp" and epsilon is None:
-        limit = SitePaths.find(folder).settings().max_epsilon
-        typer.echo(
-            f"no task may spend more than max_epsilon = {limit:g} in site.toml: change it, or"
-        )
-        typer.echo("join with --epsilon")
+    if privacy == "dp":
+        limit = find_site(folder).settings().max_epsilon
+        typer.echo(f"no task may spend more than `max_epsilon` in site.toml, which is {limit:g}")
     quoted = shlex.quote(str(folder))
     if privacy != "none":
         typer.echo(f"when all sites are added: fedran federation check {quoted} --roster ROSTER")

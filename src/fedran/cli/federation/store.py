@@ -45,22 +45,19 @@ def forget(
             typer.echo(f"  {old.task}, {old.client}: {', '.join(site for site, _ in old.members)}")
         typer.echo("the classifier loses these rows, and the classes that only they have,")
         least = paths.settings().min_sites
-        typer.echo(f"until at least {least} sites add them again, under a new task id")
+        typer.echo(f"until at least {least} sites add them again, under a new task id;")
+        typer.echo("whoever has seen both sums then knows the difference between them")
     require_agreement(yes)
     found, record = run(paths, client, task)
     for gone in found.tombstones:
         typer.echo(f"removed: {gone.client}, {gone.task} {gone.digest[:12]}".rstrip())
     for total in found.sums:
         typer.echo(f"removed: {total.task} of {total.client}, which contained it")
-    were = "classifier was" if len(found.heads) == 1 else "classifiers were"
-    typer.echo(f"{len(found.heads)} earlier {were} made with them; record: {record}")
+    typer.echo(f"earlier classifiers made with them: {len(found.heads)}; record: {record}")
     if (paths.state / HEAD).is_file():
         typer.echo("a running server will send a new classifier")
     else:
         typer.echo("no upload is left to make a classifier of; sites still have the last one")
-    if ended:
-        typer.echo("the other members can add their rows again under a new task id;")
-        typer.echo("whoever has seen both sums then knows the difference between them")
 
 
 def backup(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedran.cli.federation.arguments import Client, ServerFolder, find_server, find_site
-
-if TYPE_CHECKING:
-    from fedran.federation.status.model import Status
-    from fedran.federation.status.reader import Reader
 
 
 def status(
@@ -26,11 +23,11 @@ def status(
         int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free port.")
     ] = 8765,
     metrics: Annotated[
-        bool, typer.Option("--metrics", help="Print metrics in Prometheus' text format.")
-    ] = False,
-    out: Annotated[
         Path | None,
-        typer.Option(help="With --metrics: write a file, for node_exporter's textfile collector."),
+        typer.Option(
+            metavar="FILE",
+            help="Write metrics in Prometheus' text format, for node_exporter; - prints them.",
+        ),
     ] = None,
 ) -> None:
     """Show tasks, sites, keys, bytes, accuracy and rejected uploads, or the state of a site.
@@ -40,52 +37,36 @@ def status(
     """
     from rich.console import Console
 
+    from fedran.federation.status.metrics import render_metrics
     from fedran.federation.status.reader import Reader
     from fedran.federation.status.site import read_site
     from fedran.federation.status.terminal import print_status
+    from fedran.wire.files import write_atomically
 
-    if sum((as_json, web, metrics)) > 1:
+    if sum((as_json, web, metrics is not None)) > 1:
         raise ValueError("--json, --web and --metrics exclude each other; give one of them")
-    if out is not None and not metrics:
-        raise ValueError("--out is for --metrics")
     if (folder / "site.toml").is_file():
         if web or metrics:
             raise ValueError("the status of a site is text or --json; other options show a server")
         found = read_site(find_site(folder))
     elif web:
-        _serve(Reader(folder), port)
+        from fedran.federation.status.web import StatusServer
+
+        with StatusServer(Reader(folder), port) as page, suppress(KeyboardInterrupt):
+            typer.echo(f"{page.url}  (visible to all users of this machine; Ctrl-C stops it)")
+            page.serve_forever()
         return
     else:
         found = Reader(folder).read()
-    if metrics:
-        _write_metrics(found, out)
+    if metrics == Path("-"):
+        typer.echo(render_metrics(found).decode(), nl=False)
+    elif metrics is not None:
+        write_atomically(metrics, render_metrics(found))
+        metrics.chmod(0o644)  # the collector runs as another user
     elif as_json:
         typer.echo(found.to_json())
     else:
         print_status(found, Console(highlight=False))
-
-
-def _serve(reader: Reader, port: int) -> None:
-    from fedran.federation.status.web import StatusServer
-
-    with StatusServer(reader, port) as page:
-        typer.echo(f"{page.url}  (visible to all users of this machine; Ctrl-C stops it)")
-        try:
-            page.serve_forever()
-        except KeyboardInterrupt:
-            typer.echo("")
-
-
-def _write_metrics(status: Status, out: Path | None) -> None:
-    from fedran.federation.status.metrics import render_metrics
-    from fedran.wire.files import write_atomically
-
-    found = render_metrics(status)
-    if out is None:
-        typer.echo(found.decode(), nl=False)
-    else:
-        write_atomically(out, found)
-        out.chmod(0o644)  # the collector runs as another user
 
 
 def accept(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 import time
@@ -43,7 +42,13 @@ class NodeRegistry:
             with closing(Database(self.paths.state)) as database:
                 self._register(database, {node.node_id for node in nodes})
                 runs = control.list_runs(self.paths)
-                self._record(database, nodes, runs)
+                owners = database.node_owners()
+                online = {owners.get(node.node_id) for node in nodes if node.status == "online"}
+                with database.transaction():  # for `fedran federation status`
+                    for client in filter(None, online):
+                        database.set_seen(client)
+                    for run in runs[:100]:
+                        database.set_run(run.run_id, "", run.status, run.received, run.sent)
                 if catch_up and not any(run.active for run in runs):
                     self._catch_up(database, nodes)
         except Exception as reason:
@@ -70,7 +75,8 @@ class NodeRegistry:
                 log.warning("%s: %s", path.name, reason)
         for client, (node, key) in list(known.items()):
             if keys.get(client) != key and self._unregister(node, client):
-                log.info("the node of %s may no longer connect", client)
+                said = {"site": client, "decision": "removed"}
+                log.info("the node of %s may no longer connect", client, extra=said)
                 del known[client]
                 database.set_nodes(known)
         for client in sorted(keys.keys() - known.keys()):
@@ -78,9 +84,10 @@ class NodeRegistry:
             try:
                 node = control.register_node(self.paths, keys[client], client)
             except control.FlowerError as reason:
-                log.warning("node of %s: %s", client, reason)
+                log.warning("node of %s: %s", client, reason, extra={"site": client})
             else:
-                log.info("the node of %s may connect", client)
+                said = {"site": client, "decision": "admitted"}
+                log.info("the node of %s may connect", client, extra=said)
                 known[client] = (node, keys[client])
                 database.set_nodes(known)
 
@@ -89,30 +96,9 @@ class NodeRegistry:
         try:
             control.unregister_node(self.paths, node)
         except control.FlowerError as reason:
-            log.warning("node of %s: %s", client, reason)
+            log.warning("node of %s: %s", client, reason, extra={"site": client})
             return False
         return True
-
-    def _record(
-        self, database: Database, nodes: list[control.FlowerNode], runs: list[control.FlowerRun]
-    ) -> None:
-        """Note Flower's nodes and runs for ``fedran federation status``."""
-        owners = database.node_owners()
-        record = {
-            "at": time.time(),
-            "nodes": [
-                {
-                    "node_id": n.node_id,
-                    "client": owners.get(n.node_id, ""),
-                    "status": n.status,
-                }
-                for n in nodes
-            ],
-        }
-        with database.transaction():
-            database.set_fact("flower", json.dumps(record))
-            for run in runs[:100]:
-                database.set_run(run.run_id, "", run.status, run.received, run.sent)
 
     def _catch_up(self, database: Database, nodes: list[control.FlowerNode]) -> None:
         """Start a run without a task if a connected node lacks the newest head, or after an hour.
@@ -168,7 +154,7 @@ def _free_key(database: Path, key: str) -> None:
         return
     try:
         pem = load_node_key(key).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        with closing(sqlite3.connect(database, timeout=10.0)) as sql, sql:
+        with closing(sqlite3.connect(database, timeout=5.0)) as sql, sql:
             sql.execute(
                 "UPDATE node SET public_key = CAST(node_id AS BLOB) "
                 "WHERE status = 'unregistered' AND public_key = ?",

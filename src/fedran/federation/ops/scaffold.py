@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedran.core.errors import Refused, check_id
+from fedran.core.errors import check_id
 from fedran.core.labels import Label, ordered
 from fedran.core.prepare import UnitKind, kind_for
 from fedran.data.catalogue import digits
@@ -38,7 +38,7 @@ _SERVER_COMMENTS = {
     "address": "where Flower's SuperLink listens",
     "in_features": "columns of the sites' features",
     "columns": "names of these columns; sites put their tables in this order",
-    "ranges": "their usual values; a site warns its own people of rows that do not fit",
+    "ranges": "their usual values in your rows; every site sees them, and warns its own people",
     "kind": "hellinger: features are never negative; cosine: features of any sign",
     "min_group": "the fewest rows of which a mean leaves a site; 1 is more accurate",
     "source": "what computes the features; must be the same at every site",
@@ -200,11 +200,11 @@ def make_site(
     ca: Path,
     privacy: Privacy = "none",
     label_column: str = LABEL,
-    max_epsilon: float | None = None,
+    max_epsilon: float = SiteSettings.max_epsilon,
 ) -> Enrolment:
     """Create a site's folder with configuration and new keys; returns its enrolment.
 
-    ``max_epsilon`` is the site's own limit under differential privacy; None: the default.
+    ``max_epsilon`` is the site's own limit under differential privacy.
     """
     check_id(federation, "federation")
     check_id(client, "client")
@@ -227,10 +227,9 @@ def make_site(
         privacy=_toml(privacy),
         label_column=_toml(label_column),
     )
-    if max_epsilon is not None:
+    if privacy == "dp":
         text += _EPSILON.format(epsilon=max_epsilon)
     write_atomically(SitePaths(folder).settings_file, text.encode())
-    SitePaths(folder).settings()  # refuses a limit that does not fit
     enrolment = Enrolment(federation, client, key.public, node)
     enrolment.save(folder / ENROLMENT_FILE)
     return enrolment
@@ -251,7 +250,7 @@ def _make_sites(
             ca=server.tls / "ca.crt",
             privacy=settings.privacy,
             label_column=settings.label_column,
-            max_epsilon=settings.epsilon,
+            max_epsilon=settings.epsilon or SiteSettings.max_epsilon,
         )
         add_site(server, enrolment)
         sites.append(SitePaths(folder / name))
@@ -274,18 +273,6 @@ def _write_sample(server: ServerPaths, sites: Sequence[SitePaths]) -> None:
             path = site.folder / "data" / f"task-{number}.npz"
             np.savez(path, features=data.X_train[mine], labels=data.y_train[mine])
     np.savez(server.folder / VALIDATION, features=data.X_test, labels=data.y_test)
-
-
-def id_of_folder(folder: Path) -> str:
-    """The name of the folder if a federation may have it, otherwise ``"trial"``.
-
-    >>> id_of_folder(Path("care/hospital")), id_of_folder(Path("Klinik Süd"))
-    ('hospital', 'trial')
-    """
-    try:
-        return check_id(folder.resolve().name, "federation")
-    except Refused:
-        return "trial"
 
 
 def _toml(value: object) -> str:

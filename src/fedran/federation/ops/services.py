@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import signal
 import subprocess
 import sys
@@ -21,14 +20,12 @@ from typing import Any
 from fedran.federation.flower import control, programs
 from fedran.federation.ops.nodes import NodeRegistry
 from fedran.federation.ops.supervisor import Command, SupervisedProcess
-from fedran.federation.protocol.connection import certificate_expiry, why_unreachable
+from fedran.federation.protocol.connection import why_unreachable
 from fedran.federation.protocol.limits import (
-    EXPIRY_SECONDS,
     LEFTOVER_SECONDS,
     SETTLE_SECONDS,
     START_SECONDS,
     START_SECONDS_PER_SITE,
-    WARN_DAYS,
 )
 from fedran.federation.protocol.lockfile import (
     lock_holder,
@@ -75,14 +72,11 @@ def run_server(paths: ServerPaths, *, say: Callable[[str], None]) -> None:
         app = SupervisedProcess("app", executor, paths.folder / "log" / "executor.log")
         mark_ready(paths.folder / "log")
         registry = NodeRegistry(paths)
-        next_update, update, next_expiry = 0.0, threading.Thread(), 0.0
+        next_update, update = 0.0, threading.Thread()
         certificate = paths.tls / "server.crt"
         loaded = _changed(certificate)
         with closing(_supervise(running, link, app, lambda: settings.address)) as states:
             for listening in states:
-                if time.monotonic() >= next_expiry:
-                    next_expiry = time.monotonic() + EXPIRY_SECONDS
-                    warn_of_expiry(certificate, "`fedran federation renew` renews it")
                 if (now := _changed(certificate)) != loaded and lock_holder(paths.state) is None:
                     log.info("the certificate was renewed; the SuperLink is started again")
                     loaded = now
@@ -156,7 +150,7 @@ class Connection:
 
     def __init__(self, paths: SitePaths) -> None:
         self.paths, settings = paths, paths.settings()
-        self.server = settings.server
+        self.server, self.client = settings.server, settings.client
         self.ca = paths.folder / settings.ca
         self.state, self.next_check = "", 0.0
 
@@ -165,8 +159,6 @@ class Connection:
         now = time.monotonic()
         if now < self.next_check:
             return
-        if not self.state:
-            warn_of_expiry(self.ca, "ask the server's owner for the new one")
         reason, _ = why_unreachable(self.server, self.ca)
         if reason:
             state, delay = f"cannot reach {self.server} ({reason})", 5.0
@@ -179,21 +171,14 @@ class Connection:
             state, delay = f"connected to {self.server}", 60.0
         self.next_check, connected = now + delay, running and not reason
         if state != self.state and (connected or reason):  # the supervisor logs why it ended
-            log.log(logging.INFO if connected else logging.WARNING, "%s", state)
+            level, said = logging.INFO if connected else logging.WARNING, {"site": self.client}
+            log.log(level, "%s", state, extra=said)
         self.state = state
         with suppress(OSError):
             path = self.paths.state / CONNECTION
             path.parent.mkdir(exist_ok=True, mode=0o700)
             note = {"at": time.time(), "state": state, "connected": connected}
             write_atomically(path, json.dumps(note).encode())
-
-
-def warn_of_expiry(certificate: Path, remedy: str) -> None:
-    """Log a warning if a certificate has expired or soon will."""
-    expires = certificate_expiry(certificate)
-    left = math.inf if expires is None else (expires - time.time()) / 86400
-    if left < WARN_DAYS:
-        log.warning("%s expires in %.0f days; %s", certificate.name, left, remedy)
 
 
 @contextmanager
@@ -234,37 +219,29 @@ def start_federation(folder: Path, *, say: Callable[[str], None]) -> None:
         raise FileNotFoundError(
             f"{folder}/sites: no sites; run the server alone with `fedran federation server`"
         )
-    address = server.settings().address
+
     seconds = START_SECONDS + START_SECONDS_PER_SITE * len(sites)
 
-    def server_is_ready() -> bool:
-        if not programs.is_listening(address):
-            return False
-        try:
-            with closing(Database(server.state, read_only=True)) as database:
-                registered = database.nodes()
-        except OSError:  # not made yet
-            return False
-        return all(site.settings().client in registered for site in sites)
+    def wait_for_sites(what: str, *statuses: str) -> None:
+        def listed() -> bool:
+            try:
+                nodes = control.list_nodes(server)
+            except (control.FlowerError, FileNotFoundError):  # the SuperLink does not listen yet
+                return False
+            return sum(node.status in statuses or not statuses for node in nodes) >= len(sites)
 
-    def sites_are_connected() -> bool:
-        try:
-            nodes = control.list_nodes(server)
-        except control.FlowerError:
-            return False
-        return sum(node.status == "online" for node in nodes) >= len(sites)
+        if not wait_until(listed, seconds, 0.5, what=what):
+            last = _last_line(log_file(server.folder))
+            raise StartFailed(f"no {what} in time; see the logs below {folder}: {last}")
 
-    if lock_holder(server.folder / "log") is not None:
-        say("the server runs already; starting the sites that do not")
-    else:
-        say(f"starting the server and {len(sites)} sites, which takes up to a minute")
+    say(f"starting the server and {len(sites)} sites, which takes up to a minute")
     wait_for_service(start_service("server", server.folder), server.folder)
-    _wait(server_is_ready, seconds, server.folder, "server that knows its sites")
-    say(f"server listens at {address} (TLS)")
+    wait_for_sites("server that knows its sites")
+    say(f"server listens at {server.settings().address} (TLS)")
     processes = [start_service("client", site.folder) for site in sites]
     for site, process in zip(sites, processes, strict=True):
         wait_for_service(process, site.folder)
-    _wait(sites_are_connected, seconds, sites[0].folder, "connection of every site")
+    wait_for_sites("connection of every site", "online")
     say(f"{len(sites)} sites are connected; logs: {folder}/*/log, {folder}/sites/*/log")
 
 
@@ -298,27 +275,21 @@ def start_service(command: str, folder: Path) -> subprocess.Popen[bytes] | None:
 
 
 def wait_for_service(process: subprocess.Popen[bytes] | None, folder: Path) -> None:
-    """Wait until a service has locked its folder and found no error in it."""
+    """Wait until a service that was started has found no error in its folder."""
+    if process is None:  # it ran already
+        return
 
     def ready() -> bool:
-        holder = lock_holder(folder / "log")
-        return holder is not None and (process is None or bool(holder.get("ready")))
+        return bool((lock_holder(folder / "log") or {}).get("ready"))
 
-    def ended() -> bool:
-        return process is None or process.poll() is not None
+    def settled() -> bool:
+        return ready() or process.poll() is not None
 
-    wait_until(lambda: ready() or ended(), 2 * START_SECONDS, what=f"{folder} to start")
+    wait_until(settled, 2 * START_SECONDS, what=f"{folder} to start")
     if not ready():
         reason = _last_line(folder / "log" / "start.log")
         raise StartFailed(f"{folder}: the service did not start: {reason}")
-    if process is not None:
-        process.returncode = 0  # it runs on after this program; nothing waits for it
-
-
-def _wait(ready: Callable[[], bool], seconds: float, folder: Path, what: str) -> None:
-    if not wait_until(ready, seconds, 0.5, what=what):
-        last = _last_line(log_file(folder))
-        raise StartFailed(f"no {what} in time; see {folder / 'log'}: {last}")
+    process.returncode = 0  # it runs on after this program; nothing waits for it
 
 
 def _last_line(path: Path) -> str:

@@ -15,9 +15,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO
 
-import psutil
-
 from fedran.federation.protocol.limits import HEALTHY_SECONDS, MAX_LOG_BYTES, MAX_RESTART_DELAY
+from fedran.federation.protocol.lockfile import wait_until
 
 log = logging.getLogger(__name__)
 Command = tuple[list[str], dict[str, str]]
@@ -104,18 +103,11 @@ class SupervisedProcess:
         """End the program and all it started. What is left after ``timeout`` is killed."""
         if self.process is None:
             return
-        outside: list[psutil.Process] = []
-        with suppress(psutil.Error):  # they may have a session of their own, as Ray's have
-            leader = psutil.Process(self.process.pid) if self.running else None
-            outside = leader.children(recursive=True) if leader else []
         for number, seconds in ((signal.SIGTERM, timeout), (signal.SIGKILL, 10.0)):
             with suppress(ProcessLookupError, PermissionError):  # no process of it is left
                 os.killpg(self.process.pid, number)
-            with suppress(subprocess.TimeoutExpired):  # a process in a system call ends later
-                self.process.wait(seconds)
-        for process in outside:
-            with suppress(psutil.Error):
-                process.kill()
+            # A process in a system call ends later.
+            wait_until(lambda: not self.running, seconds, what=f"{self.name} to end")
         self.process = None
 
     def _explanation(self) -> str:

@@ -82,7 +82,6 @@ MAX_TRIAL_SITES = 1000  # that `init` creates on one machine
 AUTHORITY_DAYS = 3650  # sites need a new ca.crt after ten years
 SERVER_DAYS = 825  # the longest that common TLS clients accept
 WARN_DAYS = 30.0  # before an expiry from which on there are warnings
-EXPIRY_SECONDS = 86400.0  # between two such warnings
 
 # What `check` warns of
 MAX_SKEW = 60.0  # seconds between the clocks: Flower drops messages above it
@@ -92,7 +91,7 @@ POOR_SHARE = 0.5  # of the accuracy by chance, above which a classifier is not c
 SAMPLE_ROWS = 2000  # whose random features are computed: enough for an accuracy
 
 # What `status` shows
-LATE_SECONDS = 60.0  # by which a record of Flower's nodes may be late
+LATE_SECONDS = 60.0  # by which a look at Flower's nodes may be late
 SHOWN_ITEMS = 8  # problems, and sites of a sum, in a terminal
 SHOWN_PROBLEMS = 200  # that are read from the database
 SHOWN_HEADS = 200  # of the chart of accuracies

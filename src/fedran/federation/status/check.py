@@ -18,29 +18,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedran.core.errors import Refused, shortened
+from fedran.core.errors import shortened
 from fedran.core.labels import Label, canonical, named, ordered, similar_labels
+from fedran.core.prepare import KernelFeatures
 from fedran.core.solve.head import Head
 from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
 from fedran.federation.protocol.configuration import check_address
 from fedran.federation.protocol.connection import certificate_expiry, why_unreachable
 from fedran.federation.protocol.identity import SiteKey, check_private
-from fedran.federation.protocol.limits import (
-    LEAST_FREE,
-    MAX_SKEW,
-    POOR_SHARE,
-    SAMPLE_ROWS,
-    WARN_DAYS,
-)
+from fedran.federation.protocol.limits import MAX_SKEW, POOR_SHARE, SAMPLE_ROWS, WARN_DAYS
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.logs import log_file
 from fedran.federation.protocol.messages import Offer, require_same_source
 from fedran.federation.protocol.ranges import unusual_columns
-from fedran.federation.protocol.roster import Roster
-from fedran.federation.secure.site.pinning import PinnedRoster, read_clients, roster_fingerprint
 from fedran.federation.site.pseudo_labels import least_rows
 from fedran.federation.site.settings import (
     CONNECTION,
@@ -52,8 +44,11 @@ from fedran.federation.site.settings import (
 from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource, NoRows
 from fedran.federation.site.upload import PREPARED_ALIKE, SCALE_ALIKE, Site, checked_sign
 from fedran.federation.status.model import Finding
+from fedran.federation.status.reader import disk_finding
+from fedran.federation.status.site import roster_finding
 from fedran.wire.files import read_json_object
-from fedran.wire.sizes import human_bytes
+
+EXPECTED = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
 
 
 def check_site(
@@ -66,15 +61,12 @@ def check_site(
     settings = paths.settings()
     yield _key(paths, settings.key, SiteKey.load)
     yield _key(paths, settings.node_key, lambda path: check_private(path, "the key"))
-    free = shutil.disk_usage(paths.folder).free
-    text = f"{human_bytes(free)} of disk space are free"
-    remedy = "free some space: uploads are written before they are sent"
-    yield _judged(free >= LEAST_FREE, "warning", text, remedy)
+    yield disk_finding(shutil.disk_usage(paths.folder).free)
     if settings.privacy != "none" or roster is not None:
-        yield _roster(paths, roster)
+        yield roster_finding(paths, roster)
     yield from _connection(settings.server, paths.folder / settings.ca)
     yield _service(paths)
-    yield from _data(paths, settings) if task is None else check_rows(paths, task)
+    yield from (_data(paths, settings),) if task is None else check_rows(paths, task)
 
 
 def _judged(good: bool, level: Literal["warning", "problem"], text: str, remedy: str) -> Finding:
@@ -89,23 +81,6 @@ def _key(paths: SitePaths, name: str, load: Callable[[Path], object]) -> Finding
         remedy = f"restore the file from your backup; if it is lost, make new keys: {command}"
         return Finding("problem", str(reason), remedy)
     return Finding("ok", f"{name} can be read by its owner only")
-
-
-def _roster(paths: SitePaths, file: Path | None) -> Finding:
-    """Whether this site trusts the roster of the server's secure sums."""
-    pinned = PinnedRoster(paths.state)
-    shown = read_clients(Roster.load(file).clients) if file else pinned.shown or pinned.clients
-    given = ["--roster", str(file)] if file else []
-    command = shlex.join(["fedran", "federation", "check", str(paths.folder), *given])
-    if not shown:
-        remedy = "run a task, or name the server's roster.toml with --roster"
-        return Finding("problem", "the server has shown no roster of its sites yet", remedy)
-    found = f"roster of {len(shown)} sites, fingerprint {roster_fingerprint(shown)}"
-    if marks := [f"{client} {mark}" for client, mark in pinned.marks(shown).items()]:
-        remedy = "call the server's owner, compare the names and the fingerprint, then pin it: "
-        text = f"this site has NOT pinned the {found}: {', '.join(marks)}"
-        return Finding("problem", text, f'{remedy}{command} --trust "FINGERPRINT"')
-    return Finding("ok", f"this site has pinned the {found}")
 
 
 def _connection(server: str, ca: Path) -> Iterator[Finding]:
@@ -156,21 +131,18 @@ def _service(paths: SitePaths) -> Finding:
     return Finding("ok", "the site runs")
 
 
-def _data(paths: SitePaths, settings: SiteSettings) -> Iterator[Finding]:
+def _data(paths: SitePaths, settings: SiteSettings) -> Finding:
     """Whether there are rows, without reading them."""
     try:
         if settings.folder is None:
             FunctionSource(settings.entry or "")
-            yield Finding("ok", f"the function {settings.entry} can be imported")
-            return
+            return Finding("ok", f"the function {settings.entry} can be imported")
         folder = FolderSource(paths.folder / settings.folder).folder
     except (OSError, ValueError) as reason:
-        yield Finding("problem", str(reason), "correct `folder` or `entry` in site.toml")
-        return
+        return Finding("problem", str(reason), "correct `folder` or `entry` in site.toml")
     tasks = sorted({path.stem for path in folder.iterdir() if path.suffix in SUFFIXES})
-    expected = " or ".join(f"TASK{suffix}" for suffix in SUFFIXES)
     text = f"rows of {shortened(tasks, 8)}; name a task to check them" if tasks else "no rows"
-    yield _judged(bool(tasks), "problem", text, f"put {expected} into {folder}")
+    return _judged(bool(tasks), "problem", text, f"put {EXPECTED} into {folder}")
 
 
 def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Iterator[Finding]:
@@ -183,8 +155,7 @@ def check_rows(paths: SitePaths, task: str, offer: Offer | None = None) -> Itera
         if offer is not None:
             data = data.in_order(offer.columns, f"rows of {task}")
     except NoRows as reason:
-        expected = " or ".join(f"{task}{suffix}" for suffix in SUFFIXES)
-        yield Finding("problem", str(reason), f"put {expected} into the folder of rows")
+        yield Finding("problem", str(reason), f"put {EXPECTED} into the folder of rows")
         return
     except (ValueError, OSError, ImportError) as reason:
         yield Finding("problem", str(reason))
@@ -245,52 +216,30 @@ def _backbone(site: Site, offer: Offer | None) -> Iterator[Finding]:
 
 
 def _features(site: Site, data: Rows, offer: Offer | None, head: Head | None) -> Iterator[Finding]:
-    """Source, values and scale of features (n, d)."""
+    """Source, type, width, values and scale of features (n, d)."""
+    if offer is None:
+        yield Finding("ok", "the server has made no offer yet, so the rows were compared with none")
+    prepared = KernelFeatures(data.X.shape[1]) if offer is None else offer.features()
     try:
         if offer is not None:
             offer.require(site.settings.federation, site.settings.source)
-    except Refused as reason:
-        yield Finding("problem", str(reason))
-    wrong = _wrong_values(data.X, offer)
-    if wrong is not None:
-        yield wrong
-    if text := unequal_scales(data.X, data.columns, offer.kind if offer else "cosine"):
+        prepared.prepare(data.X if offer is None else checked_sign(data.X, offer))
+    except (ValueError, TypeError) as reason:
+        yield Finding("problem", f"rows of {data.X.shape[1]} columns: {reason}")
+        return
+    if text := unequal_scales(data.X, data.columns, prepared.kind):
         yield Finding("warning", text, SCALE_ALIKE)
-    if offer is not None and (text := unusual_columns(data.X, data.columns, offer.ranges)):
-        yield Finding("warning", f"{text}, as the server declares", PREPARED_ALIKE)
-    if offer is None:
-        yield Finding("ok", "the server has made no offer yet, so the rows were compared with none")
-    elif wrong is None:
+    if offer is not None:
+        if text := unusual_columns(data.X, data.columns, offer.ranges):
+            yield Finding("warning", f"{text}, as the server declares", PREPARED_ALIKE)
         yield from _labels(data, offer, head)
-
-
-def _wrong_values(X: NDArray[Any], offer: Offer | None) -> Finding | None:
-    """What is wrong with type, width, finiteness or sign of features (n, d), if anything is."""
-    if X.dtype.kind not in "fiub":
-        return Finding("problem", f"features must be numbers, got the type {X.dtype}")
-    if offer is not None and X.shape[1] != offer.in_features:
-        text = f"the server expects {offer.in_features} columns, the rows have {X.shape[1]}"
-        return Finding("problem", text)
-    bad = ~np.isfinite(X).all(axis=1)
-    if bad.any():
-        text = f"{bad.sum():,} of {len(X):,} rows contain NaN or infinity, the first is row "
-        return Finding("problem", f"{text}{int(np.argmax(bad))}", "remove or repair them")
-    try:
-        if offer is not None:
-            checked_sign(X, offer)
-    except Refused as reason:
-        remedy = "send features that are not scaled or centred"
-        return Finding("problem", str(reason), remedy)
-    return None
 
 
 def _labels(data: Rows, offer: Offer, head: Head | None) -> Iterator[Finding]:
     """What the newest head makes of the rows."""
-    if not len(data.y):
+    if head is None or head.fingerprint != offer.fingerprint or not data.y:
         return
     rows = np.linspace(0, len(data.y) - 1, min(len(data.y), SAMPLE_ROWS)).astype(int)
-    if head is None or head.fingerprint != offer.fingerprint:
-        return
     H = offer.features()(data.X[rows])
     y = [data.y[i] for i in rows]
     known = [i for i, label in enumerate(y) if label in head.classes]

@@ -12,17 +12,17 @@ Value = float | int | None
 def render_metrics(status: Status) -> bytes:
     """All metrics. Only sites of the roster and tasks have a line each."""
     head, expires = status.head, status.certificate_expires
-    sites = [(_labels(site=site.client), site) for site in status.sites if site.in_roster]
+    sites = [(_labels(site=site.client), site) for site in status.sites if site.key]
     tasks = [(_labels(task=task.task, state=task.state), task) for task in status.tasks]
     opened = [task.opened for task in status.tasks if task.opened is not None]
     found: list[tuple[str, str, Value | list[tuple[str, Value]]]] = [
         ("up", "Whether the server runs.", status.running),
         ("status_timestamp_seconds", "When this was read.", status.at),
-        ("nodes", "Connected nodes.", status.nodes),
+        ("nodes", "Connected sites.", status.connected),
         ("uploads", "Accepted uploads in the store.", status.records),
         ("store_bytes", "Bytes of the store on disk.", status.disk_bytes),
         ("disk_free_bytes", "Free bytes on the disk of the store.", status.disk_free),
-        ("payload_bytes_total", "Bytes of all signed uploads.", status.payload),
+        ("payload_bytes_total", "Bytes of all accepted uploads.", status.payload),
         ("transport_bytes_total", "Bytes at the transport.", status.transport or None),
         ("set_aside", "Sites and classes that do not count.", len(status.set_aside)),
         ("open_tasks", "Tasks that wait for uploads.", len(status.open_tasks)),
@@ -37,8 +37,8 @@ def render_metrics(status: Status) -> bytes:
         ("site_last_seen_seconds", "Its last sign of life.", [(n, s.last_seen) for n, s in sites]),
         ("site_rows", "Rows in its accepted uploads.", [(n, s.rows) for n, s in sites]),
         ("site_agreement", "Rows that others label alike.", [(n, s.agreement) for n, s in sites]),
-        ("task_uploads", "Accepted uploads of a task.", [(n, t.uploads) for n, t in tasks]),
-        ("task_missing", "Sites without an answer.", [(n, len(t.missing)) for n, t in tasks]),
+        ("task_uploads", "Accepted uploads of a task.", [(n, t.accepted) for n, t in tasks]),
+        ("task_missing", "Sites without an answer.", [(n, t.missing) for n, t in tasks]),
     ]
     lines = []
     for name, meaning, values in found:

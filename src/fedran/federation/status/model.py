@@ -10,6 +10,8 @@ from fedran.federation.server.store.schema import SolvedHead
 
 ACCEPTED = ("accepted", "duplicate")
 """Outcomes of an upload that counts."""
+MISSING, WAITING = "missing", "waiting for others"
+FAILED, NOTHING_TO_SEND = "failed", "nothing to send"
 
 
 @dataclass(frozen=True)
@@ -22,27 +24,23 @@ class Finding:
     """What to do about it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
-    """What became of an upload or of a secure sum, or why a site does not count."""
+    """What became of an upload, or why a site does not count."""
 
     at: float | None
     client: str
-    """Empty for a classifier, and for what a site says about itself."""
+    """Empty for what a site says about itself."""
     task: str
+    """Empty where all tasks are meant."""
     state: str
-    """set aside, waits, refused, declined, failed, pending, the code of a receipt, or the stage of
-    a secure sum."""
+    """set aside, waits, refused, failed, pending, or the code of a receipt."""
     reason: str = ""
     verified: bool = True
     """Whether the named client signed it. If not, anyone may have written it."""
     times: int = 1
     commands: list[str] = field(default_factory=list)
     """Where a person decides: the commands for that."""
-    rows: int = 0
-    """Of a secure sum."""
-    members: list[str] = field(default_factory=list)
-    """The sites of a secure sum."""
 
 
 @dataclass
@@ -55,105 +53,89 @@ class TaskStatus:
     the sites still knew it. Uploads that were forgotten or lost since do not count."""
     opened: float | None = None
     ends: float | None = None
-    min_clients: int | None = None
-    answered: dict[str, str] = field(default_factory=dict)
-    """Site -> outcome of its upload. A refused upload does not replace an earlier accepted one."""
-    missing: list[str] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
-    """Sites that have answered, and wait for others of their secure sum."""
-    declined: dict[str, str] = field(default_factory=dict)
-    """Sites that reported that they send nothing, and why. Not signed."""
-    failed: list[str] = field(default_factory=list)
-    """Those of them that have rows but could not make an upload."""
-    uploads: int = 0
+    min_clients: int = 0
+    answers: dict[str, str] = field(default_factory=dict)
+    """Site -> the outcome of its upload, or ``missing`` if it was asked and has not answered,
+    ``nothing to send`` or ``failed`` as it said itself, or ``waiting for others`` of its secure
+    sum. A refused upload does not replace an earlier accepted one."""
     rows: int = 0
     payload: int = 0
-    """Bytes of the envelopes that arrived for this task."""
-    received: int = 0
-    """Bytes at the transport in its runs; 0 if not measured."""
-    sent: int = 0
+    """Bytes of its accepted uploads."""
+    transport: int = 0
+    """Bytes at the transport in its runs, in both directions; 0 if not measured."""
     accuracy: float | None = None
 
     @property
     def accepted(self) -> int:
         """Number of sites of which an upload was accepted."""
-        return sum(outcome in ACCEPTED for outcome in self.answered.values())
+        return sum(outcome in ACCEPTED for outcome in self.answers.values())
 
     @property
-    def asked(self) -> int:
-        """Number of sites that were asked for an upload."""
-        return sum(map(len, (self.answered, self.declined, self.missing, self.waiting)))
+    def missing(self) -> int:
+        """Number of sites without an answer, or that wait for others."""
+        return sum(outcome in (MISSING, WAITING) for outcome in self.answers.values())
 
 
 @dataclass
 class SiteStatus:
-    """One site."""
+    """One site, or the sums of a cohort of sites."""
 
     client: str
-    in_roster: bool = False
     key: str = ""
-    """Fingerprint of its public key; empty if it is not known."""
+    """Fingerprint of its public key; empty if it is not in the roster."""
     mark: str = ""
-    """At a site: NEW, CHANGED or REMOVED, where the server's roster differs from the pinned one."""
+    """What is unusual: cohort, or not in roster. At a site NEW, CHANGED or REMOVED, where the
+    server's roster differs from the pinned one."""
     last_seen: float | None = None
-    """When it last sent something new under its own key, or its node was found connected."""
+    """When it last answered, or its node was found connected."""
     connected: bool | None = None
-    """None: unknown, because Flower's state is missing or old."""
+    """Whether it was seen lately; None: unknown, because the server does not run."""
     uploads: int = 0
+    """Its accepted ones, and the secure sums with its rows."""
     bytes: int | None = None
-    """None: the server knows bytes and rows of its secure sums only."""
+    """None: the server has nothing of this site alone."""
     rows: int | None = None
     classes: list[tuple[str | int, int]] = field(default_factory=list)
     """Labels with their numbers of rows, most frequent first."""
-    newest_task: str = ""
-    """The task that was opened last of those in its accepted uploads."""
     agreement: float | None = None
     """Share of its rows that the points of all other sites label alike, where others have the class
     too; None if that is not known."""
-    compared: list[tuple[str | int, int, int]] = field(default_factory=list)
-    """The same per class: its label, the rows, and those that others label alike."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Status:
     """The state of a server or of a site at one moment."""
 
-    at: float
     federation: str
     client: str
     """Id of the site; empty for a server."""
     folder: str
+    at: float
     running: bool
     """Whether a process works in this folder. On a full disk none can."""
     findings: list[Finding]
     """What could not be read, is inconsistent, or needs a person."""
-    sites: list[SiteStatus]
     disk_bytes: int
     """Of the state."""
     disk_free: int
     certificate_expires: float | None
     """When the certificate of the server, or ``ca.crt``, expires; None without one."""
     checked: float | None = None
-    """When the server last recorded which nodes are connected, or the site its connection."""
+    """When a site last tried its connection."""
     connection: str = ""
     """Of a site, as it noted it last."""
-    nodes: int | None = None
-    """Connected nodes; None: unknown."""
     records: int | None = None
     """Accepted uploads; None if the database cannot be read."""
-    payload: int = 0
-    """Bytes of all signed envelopes that arrived."""
     transport: int = 0
     """Bytes at the transport in all known runs, in both directions; 0 if not measured."""
     head: SolvedHead | None = None
     left_out: float | None = None
     """Share of the points in the head that all other points label right (leave-one-out)."""
-    single_rows: bool = False
-    """Whether these points are single rows, so that the share is an accuracy."""
     history: list[SolvedHead] = field(default_factory=list)
     """The heads so far, oldest first, at most 200."""
     tasks: list[TaskStatus] = field(default_factory=list)
     """Newest first."""
+    sites: list[SiteStatus] = field(default_factory=list)
     uploads: list[Outcome] = field(default_factory=list)
     """Of a site: its own uploads and sums, oldest first."""
     set_aside: list[Outcome] = field(default_factory=list)
@@ -162,10 +144,8 @@ class Status:
     """Uploads that were not accepted, and sites that sent none; newest first, at most 200."""
     roster: str = ""
     """With secure sums: the fingerprint of the roster, which sites compare."""
-    cohorts: list[Outcome] = field(default_factory=list)
-    """Secure sums that the server has, oldest first."""
-    sums: list[Outcome] = field(default_factory=list)
-    """Secure sums that are under way or wait for sites; ``members`` have answered this stage."""
+    sums: list[str] = field(default_factory=list)
+    """Secure sums, one sentence each: those under way, then those that the server has."""
     budget: str = ""
     """What differential privacy has spent, in sentences; empty where there is none."""
 
@@ -173,6 +153,17 @@ class Status:
     def open_tasks(self) -> list[TaskStatus]:
         """Tasks that wait for uploads now."""
         return [t for t in self.tasks if t.state == "open"]
+
+    @property
+    def payload(self) -> int:
+        """Bytes of all accepted uploads."""
+        return sum(task.payload for task in self.tasks)
+
+    @property
+    def connected(self) -> int | None:
+        """Number of connected sites; None: unknown."""
+        known = [site.connected for site in self.sites if site.connected is not None]
+        return sum(known) if known else None
 
     def to_json(self) -> str:
         """All fields as JSON."""

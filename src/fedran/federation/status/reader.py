@@ -1,4 +1,4 @@
-"""Reads the state of a federation from the server's database, whether the server runs or not.
+"""Reads the state of a federation from the server's files, whether the server runs or not.
 
 Nothing is opened for writing, and what cannot be read is reported in ``Status.findings``.
 """
@@ -9,10 +9,11 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedran.core.errors import shortened
 from fedran.core.labels import similar_labels
@@ -24,7 +25,6 @@ from fedran.federation.protocol.limits import (
     SHOWN_HEADS,
     SHOWN_ITEMS,
     SHOWN_PROBLEMS,
-    WARN_DAYS,
 )
 from fedran.federation.protocol.lockfile import lock_holder
 from fedran.federation.protocol.roster import Roster
@@ -33,165 +33,198 @@ from fedran.federation.secure.server.budget import over_budget, spent
 from fedran.federation.secure.server.open_sum import FOLDER as SUMS
 from fedran.federation.secure.server.open_sum import read_file
 from fedran.federation.secure.site.pinning import key_fingerprint, roster_fingerprint
-from fedran.federation.server.settings import REFUSED_REQUESTS, ROSTER, ServerPaths
+from fedran.federation.server.head.head import JUDGED
+from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 from fedran.federation.server.store.database import Database
+from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.schema import Charge
+from fedran.federation.server.store.store import PINNED, RESTORED
 from fedran.federation.site.settings import ALARMS
-from fedran.federation.status.counts import Counts
 from fedran.federation.status.format import format_age
-from fedran.federation.status.model import Finding, Outcome, Status
+from fedran.federation.status.model import (
+    ACCEPTED,
+    FAILED,
+    MISSING,
+    NOTHING_TO_SEND,
+    WAITING,
+    Finding,
+    Outcome,
+    SiteStatus,
+    Status,
+    TaskStatus,
+)
 from fedran.wire.files import folder_bytes, read_json_object
 from fedran.wire.sizes import human_bytes
+
+
+def read_folder(
+    folder: Path, state: Path, certificate: Path, *, federation: str, client: str = ""
+) -> Status:
+    """What is read alike at a server and at a site: disk, certificate, alarms, what runs."""
+    free = shutil.disk_usage(folder).free
+    return Status(
+        federation,
+        client,
+        str(folder),
+        time.time(),
+        lock_holder(folder / "log") is not None and free >= FULL_DISK,
+        [found for found in (disk_finding(free), *_alarms(state)) if found.level != "ok"],
+        folder_bytes(state),
+        free,
+        certificate_expiry(certificate),
+    )
+
+
+def disk_finding(free: int) -> Finding:
+    """Whether there is space on the disk of a server or a site."""
+    if free < FULL_DISK:
+        text = f"The disk is full: {human_bytes(free)} are free, so nothing can be received."
+        return Finding("problem", text, "Free some space; nothing that was acknowledged is lost.")
+    level: Literal["ok", "warning"] = "ok" if free >= LEAST_FREE else "warning"
+    return Finding(level, f"{human_bytes(free)} of disk space are free")
+
+
+def _alarms(state: Path) -> Iterator[Finding]:
+    """The newest runs whose app was not ours. Lines that cannot be read are left out."""
+    path = state / ALARMS
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    for line in lines[-3:]:
+        with suppress(ValueError, TypeError, KeyError):
+            text = "ALARM: a run brought an app that is not fedran's, and was refused"
+            yield Finding("problem", f"{text}: {json.loads(line)['reason']}")
 
 
 class Reader:
     """Reads the state of one federation, as often as needed; never writes."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.given, paths = Path(folder), ServerPaths.find(folder)
-        self.folder, self.settings = paths.folder, paths.settings()
-        self.state, self.runtime = paths.state, paths.runtime
+        self.given, self.paths = Path(folder), ServerPaths.find(folder)
+        self.settings = self.paths.settings()
 
-    def read(self, now: float | None = None) -> Status:
+    def read(self) -> Status:
         """The state now."""
-        now, findings = time.time() if now is None else now, list[Finding]()
-        active = lock_holder(self.state)
-        stored = self._read_database(findings)
-        if active is None:  # a run may have started between the two reads
-            active = lock_holder(self.state)
-        free = shutil.disk_usage(self.folder).free
-        findings += disk_findings(free)
-        running = lock_holder(self.folder / "log") is not None and free >= FULL_DISK
-        record = json.loads(stored.flower or "{}")
-        nodes = self._connected(record, stored.seen, now) if running else None
-        expires = certificate_expiry(self.folder / "tls" / "server.crt")
-        findings += [*alarms(self.state), *self._warnings(now, expires)]
-        roster, sums = self._roster(findings), list(self._sums())
-        findings += _restored(json.loads(stored.restored or "{}"), roster)
-        sites = [
-            stored.site(client) for client in sorted({*roster, *stored.uploads, *stored.payload})
-        ]
-        said = json.loads(stored.judged or "{}")
-        aside = said.get("set_aside", [])
-        if stored.pinned:
-            task = json.loads(stored.pinned)["task"]
-            text = f"The classifier after task {task} is in service again; later uploads wait."
-            findings.append(Finding("warning", text, self._command("rollback", "--release")))
-        if not stored.heads or said.get("head") != stored.heads[-1].digest:
-            said = {}
-        for site in sites:
-            site.in_roster = site.client in roster
-            site.key = key_fingerprint(roster[site.client]) if site.in_roster else ""
-            times = [stored.seen.get(site.client)]
-            if nodes is not None and site.client in nodes:
-                site.connected = True
-                times.append(record["at"])
-            elif nodes is not None and "" not in nodes:  # an unknown node may be its own
-                site.connected = False
-            site.compared = said.get("sites", {}).get(site.client, [])
-            if rows := sum(of_class for _, of_class, _ in site.compared):
-                site.agreement = sum(alike for *_, alike in site.compared) / rows
-            site.last_seen = max((at for at in times if at is not None), default=None)
-        alike = similar_labels(label for site in sites for label, _ in site.classes)
-        findings += [Finding("warning", alike)] if alike else []
-        for task in stored.tasks.values():
-            here = {client for found in sums if found.task == task.task for client in found.members}
-            stored.settle(task, active, here)
-        compared = self.settings.privacy != "none" and roster
-        return Status(
-            at=now,
-            federation=self.settings.federation,
-            client="",
-            folder=str(self.given),
-            running=running,
-            findings=findings,
-            sites=sites,
-            disk_bytes=folder_bytes(self.state),
-            disk_free=free,
-            certificate_expires=expires,
-            checked=record.get("at"),
-            nodes=None if nodes is None else len(nodes),
-            records=stored.records,
-            payload=stored.payload.total(),
-            transport=stored.transport,
-            head=stored.heads[-1] if stored.heads and stored.records else None,
-            left_out=said.get("agreement"),
-            single_rows=said.get("largest_group") == 1,
-            history=stored.heads[-SHOWN_HEADS:],
-            tasks=list(reversed(stored.tasks.values())),
-            set_aside=list(self._set_aside(aside)),
-            problems=list(reversed(stored.problems.values()))[:SHOWN_PROBLEMS],
-            roster=roster_fingerprint(roster) if compared else "",
-            cohorts=stored.cohorts,
-            sums=sums,
-            budget=self._budget(stored.ledger),
-        )
-
-    def _connected(
-        self, record: dict[str, Any], seen: dict[str, float], now: float
-    ) -> list[str] | None:
-        """The site of each connected node, "" if it is not known; None: no record, or an old one.
-
-        Sites that have sent something since Flower's nodes were recorded are connected too.
-        """
-        at = record.get("at", 0.0)
-        if at < now - (self.settings.catch_up or 3600.0) - LATE_SECONDS:
-            return None
-        found = [node["client"] for node in record["nodes"] if node["status"] == "online"]
-        if "" not in found:
-            found += [client for client, when in seen.items() if when > at and client not in found]
-        return found
-
-    def _read_database(self, findings: list[Finding]) -> Counts:
-        """The tables that a status needs; empty before the first start of the server."""
-        try:
-            with closing(Database(self.state, read_only=True)) as database:
-                return Counts.read(database)
-        except FileNotFoundError:
-            return Counts()
-        except OSError as reason:
-            findings.append(Finding("problem", f"The database cannot be read: {reason}"))
-            return Counts(records=None)
-
-    def _roster(self, findings: list[Finding]) -> dict[str, str]:
-        """The sites that may send, with their keys."""
-        try:
-            return Roster.load(self.folder / ROSTER).clients
-        except (ValueError, OSError) as reason:
-            findings.append(Finding("problem", f"The roster cannot be read: {reason}"))
-            return {}
-
-    def _warnings(self, now: float, expires: float | None) -> Iterator[Finding]:
-        """What the owner should look into, whatever the uploads are."""
-        refused = read_json_object(self.runtime / REFUSED_REQUESTS)
-        if refused:
-            yield Finding(
-                "problem",
+        paths, name = self.paths, self.settings.federation
+        found = read_folder(paths.folder, paths.state, paths.tls / "server.crt", federation=name)
+        found.folder = str(self.given)
+        if refused := read_json_object(paths.runtime / REFUSED_REQUESTS):
+            text = (
                 "ALARM: the SuperLink refused requests to the owner's interface without the "
                 f"owner's secret, at least {refused['times']} since its start and the last "
-                f"{format_age(now - refused['at'])}. Somebody else can reach its port.",
+                f"{format_age(found.at - refused['at'])}. Somebody else can reach its port."
             )
-        if expires is not None and expires - now < 86400 * WARN_DAYS:
-            text = f"The server's certificate expires in {(expires - now) / 86400:.0f} days."
-            yield Finding("warning", text, "`fedran federation renew` makes a new one.")
+            found.findings.append(Finding("problem", text))
+        try:
+            roster = Roster.load(paths.roster).clients
+        except (ValueError, OSError) as reason:
+            roster = {}
+            found.findings.append(Finding("problem", f"The roster cannot be read: {reason}"))
+        sites = {client: SiteStatus(client, key_fingerprint(key)) for client, key in roster.items()}
+        try:
+            with closing(Database(paths.state, read_only=True)) as database:
+                self._read_tasks(found, database, sites)
+                self._read_sites(found, database, sites)
+                found.records = database.count()
+                self._read_heads(found, database, sites)
+                found.budget = self._budget(database.ledger())
+        except FileNotFoundError:  # the server has not started yet
+            found.records = 0
+        except OSError as reason:
+            found.findings.append(Finding("problem", f"The database cannot be read: {reason}"))
+        found.sites = [sites[client] for client in sorted(sites)]
+        if alike := similar_labels(label for site in found.sites for label, _ in site.classes):
+            found.findings.append(Finding("warning", alike))
+        if self.settings.privacy != "none" and roster:
+            found.roster = roster_fingerprint(roster)
+        return found
 
-    def _sums(self) -> Iterator[Outcome]:
-        """Secure sums that are under way, as the server noted them."""
-        for path in sorted((self.state / SUMS).glob("*.sum")):
-            try:
-                note = read_file(path)[0].fields
-            except (OSError, ValueError):  # the server has just deleted it
-                continue
-            if stage := note.get("stage"):
-                exchange = f"exchange {STAGES.index(Stage(stage)) + 1} of {len(STAGES)} ({stage})"
-                answered = shortened(note["answered"], SHOWN_ITEMS) or "none"
-                told = f"attempt {note['number']}, {exchange}: {note['needed']} sites are needed"
-                told += f", answered: {answered}"
-                if note["waiting"]:
-                    told += f", missing: {shortened(note['waiting'], SHOWN_ITEMS)}"
-                if note["refused"]:
-                    told += f", refused by {shortened(note['refused'], SHOWN_ITEMS)}"
-                yield Outcome(None, "", note["task"], stage, told, members=note["answered"])
+    def _read_tasks(self, found: Status, database: Database, sites: dict[str, SiteStatus]) -> None:
+        """Uploads, by task and by site, and what became of those that were not accepted.
+
+        Unsigned messages never count for a site or create a task.
+        """
+        active = lock_holder(self.paths.state)
+        tasks = {
+            t.task: TaskStatus(
+                t.task,
+                t.state,
+                opened=t.opened,
+                ends=t.opened + t.deadline,
+                min_clients=t.min_clients,
+                answers=dict.fromkeys(t.asked, MISSING),
+            )
+            for t in database.tasks()
+        }
+        classes, sums = defaultdict[str, Counter[str | int]](Counter), list[str]()
+        for upload in database.uploads():
+            members = [client for client, _ in upload.members]
+            for client in dict.fromkeys((upload.client, *members)):
+                sites.setdefault(client, SiteStatus(client, mark="not in roster")).uploads += 1
+            sender, task = sites[upload.client], _task(tasks, upload.task)
+            sender.bytes = (sender.bytes or 0) + upload.bytes
+            sender.rows = (sender.rows or 0) + upload.rows
+            classes[upload.client].update(dict(upload.classes))
+            task.payload += upload.bytes
+            task.rows += upload.rows
+            task.answers |= dict.fromkeys(members or [upload.client], "accepted")
+            if members:
+                sender.mark, names = "cohort", ", ".join(members)
+                sums.append(f"task {task.task}, {upload.client}: {names} ({upload.rows:,} rows)")
+        for client, counted in classes.items():
+            sites[client].classes = counted.most_common()
+        for gone in database.tombstones():  # nothing is expected from their sites any more
+            if not gone.sum_number:  # its members may make another sum
+                _note(_task(tasks, gone.task), gone.client, "forgotten")
+        found.problems = _read_events(database, tasks)[:SHOWN_PROBLEMS]
+        for run in database.runs():
+            found.transport += run.received + run.sent
+            if run.task in tasks:
+                tasks[run.task].transport += run.received + run.sent
+        notes = list(_open_sums(self.paths.state / SUMS))
+        for note in notes:
+            answers = _task(tasks, note["task"]).answers
+            answers |= {site: WAITING for site in note["answered"] if answers.get(site) == MISSING}
+        found.sums = [*map(_describe_sum, notes), *reversed(sums)]
+        if active is None:  # a run may have started meanwhile
+            active = lock_holder(self.paths.state)
+        for task in tasks.values():
+            task.state = _state(task, active)
+        found.tasks = [*reversed(tasks.values())]
+
+    def _read_sites(self, found: Status, database: Database, sites: dict[str, SiteStatus]) -> None:
+        """Who was seen when, and what sites have not sent again since a restore.
+
+        While the server runs, it looks for connected sites every ``catch_up`` seconds.
+        """
+        oldest = found.at - (self.settings.catch_up or 3600.0) - LATE_SECONDS
+        for client, at in database.seen().items():
+            if client in sites:
+                sites[client].last_seen = at
+        members = {client: site for client, site in sites.items() if site.key}
+        for site in members.values() if found.running else ():
+            site.connected = (site.last_seen or 0.0) >= oldest
+        missing = json.loads(database.fact(RESTORED) or "{}")
+        found.findings += _restored({c: tasks for c, tasks in missing.items() if c in members})
+
+    def _read_heads(self, found: Status, database: Database, sites: dict[str, SiteStatus]) -> None:
+        """The classifiers, and who is not in the newest one, with what others say about sites."""
+        heads, by_name = database.heads(), {task.task: task for task in found.tasks}
+        found.history = heads[-SHOWN_HEADS:]
+        found.head = heads[-1] if heads and found.records else None
+        for head in heads:
+            if head.task in by_name and by_name[head.task].accepted:
+                by_name[head.task].accuracy = head.accuracy
+        if pinned := database.fact(PINNED):
+            task = json.loads(pinned)["task"]
+            text = f"The classifier after task {task} is in service again; later uploads wait."
+            found.findings.append(Finding("warning", text, self._command("rollback", "--release")))
+        said = json.loads(database.fact(JUDGED) or "{}")
+        found.set_aside = list(self._set_aside(said.get("set_aside", [])))
+        if heads and said.get("head") == heads[-1].digest:
+            found.left_out = said.get("agreement")
+            for client, compared in said.get("sites", {}).items():
+                rows = sum(of_class for _, of_class, _ in compared)
+                if rows and client in sites:
+                    sites[client].agreement = sum(alike for *_, alike in compared) / rows
 
     def _budget(self, ledger: list[Charge]) -> str:
         """What differential privacy has spent; empty where there is none."""
@@ -215,53 +248,106 @@ class Reader:
         return told
 
     def _set_aside(self, aside: list[dict[str, Any]]) -> Iterator[Outcome]:
-        """Who is not in the newest classifier, with the commands that decide about it."""
-        waiting = [found for found in aside if found["waits"]]
+        """Who is not in the newest classifier, with the commands that decide about it.
+
+        Classes of one site that wait for the same reason are one entry.
+        """
+        alike = defaultdict[tuple[str, bool, str], list[str]](list)
         for found in aside:
-            client, commands = found["client"], [self._command("accept", found["client"])]
-            alike = [w for w in waiting if (w["client"], w["reason"]) == (client, found["reason"])]
-            if found["waits"] and found is not alike[0]:
-                continue
-            if not found["waits"]:
-                commands.insert(0, self._command("forget", client))
-            labels = [str(a["label"]) for a in alike or [found] if a["label"] is not None]
-            which = f"{'classes' if len(labels) > 1 else 'class'} {shortened(labels, 10)}: "
-            state, reason = ("waits" if found["waits"] else "set aside"), found["reason"]
-            reason = f"{which if labels else ''}{reason}"
+            label = found["label"]
+            labels = alike[found["client"], found["waits"], found["reason"]]
+            labels += [] if label is None else [str(label)]
+        for (client, waits, reason), labels in alike.items():
+            if labels:
+                plural = "classes" if len(labels) > 1 else "class"
+                reason = f"{plural} {shortened(labels, 10)}: {reason}"
+            verbs = ["accept"] if waits else ["forget", "accept"]
+            commands = [self._command(verb, client) for verb in verbs]
+            state = "waits" if waits else "set aside"
             yield Outcome(None, client, "", state, reason, commands=commands)
 
     def _command(self, verb: str, *arguments: str) -> str:
         return shlex.join(["fedran", "federation", verb, str(self.given), *arguments])
 
 
-def _restored(missing: dict[str, list[str] | None], roster: Collection[str]) -> Iterator[Finding]:
+def _task(tasks: dict[str, TaskStatus], name: str) -> TaskStatus:
+    return tasks.setdefault(name, TaskStatus(name))
+
+
+def _note(task: TaskStatus, client: str, outcome: str) -> None:
+    """What became of a site's upload, unless one of it was accepted or forgotten."""
+    if task.answers.get(client) not in (*ACCEPTED, "forgotten"):
+        task.answers[client] = outcome
+
+
+def _read_events(database: Database, tasks: dict[str, TaskStatus]) -> list[Outcome]:
+    """Uploads that were not accepted, and sites that sent none; returns the problems, newest first.
+
+    Identical problems are counted, not repeated.
+    """
+    problems = dict[tuple[str | bool, ...], Outcome]()
+    for event in EventLog(database).read(without="accepted"):
+        client, name = str(event.get("client")), str(event.get("task"))
+        verified, task = event.get("verified") is True, tasks.get(name)
+        if event["event"] == "upload":
+            state = str(event.get("outcome"))
+            if verified:
+                _note(_task(tasks, name), client, state)
+        elif event["event"] == "declined":
+            state = FAILED if event.get("failed") is True else NOTHING_TO_SEND
+            answers = task.answers if task else {}
+            since = (task and task.opened) or 0.0
+            own = answers.get(client) in (MISSING, FAILED, NOTHING_TO_SEND)
+            if own and event["at"] >= since - 0.001:  # of this run; times are rounded
+                answers[client] = state
+        else:
+            continue
+        if state in ("refused", FAILED):
+            told = Outcome(event["at"], client, name, state, str(event.get("reason", "")), verified)
+            key = (client, name, state, told.reason, verified)
+            told.times += problems.pop(key).times if key in problems else 0
+            problems[key] = told
+    return [*reversed(problems.values())]
+
+
+def _state(task: TaskStatus, active: dict[str, Any] | None) -> str:
+    """What became of a task. Uploads may have been forgotten or lost after its run ended."""
+    if task.state == "open":
+        runs = active is not None and active.get("task", task.task) == task.task
+        return "open" if runs else "interrupted"
+    if task.state not in ("complete", "quorum"):
+        return task.state
+    if task.accepted < task.min_clients:
+        return "short"
+    return "quorum" if task.missing else task.state
+
+
+def _open_sums(folder: Path) -> Iterator[dict[str, Any]]:
+    """What the server noted about the secure sums that are under way."""
+    for path in sorted(folder.glob("*.sum")):
+        with suppress(OSError, ValueError):  # the server has just deleted it
+            note = read_file(path)[0].fields
+            if note.get("stage"):
+                yield note
+
+
+def _describe_sum(note: dict[str, Any]) -> str:
+    """A secure sum that is under way, as the server noted it."""
+    stage = Stage(note["stage"])
+    told = f"task {note['task']}, attempt {note['number']}, exchange {STAGES.index(stage) + 1} of "
+    told += f"{len(STAGES)} ({stage}): {note['needed']} sites are needed, "
+    told += f"answered: {shortened(note['answered'], SHOWN_ITEMS) or 'none'}"
+    if note["waiting"]:
+        told += f", missing: {shortened(note['waiting'], SHOWN_ITEMS)}"
+    if note["refused"]:
+        told += f", refused by {shortened(note['refused'], SHOWN_ITEMS)}"
+    return told
+
+
+def _restored(missing: dict[str, list[str] | None]) -> Iterator[Finding]:
     """What sites have not sent again since a backup was restored."""
-    known = [f"{c} ({', '.join(tasks)})" for c, tasks in missing.items() if tasks and c in roster]
-    silent = [client for client, tasks in missing.items() if not tasks and client in roster]
-    if known:
-        text = f"A backup was restored. Uploads are being fetched: {shortened(known, SHOWN_ITEMS)}."
-        remedy = "No classifier is sent before; `remove` a site that does not come back."
+    if missing:
+        named = [f"{c} ({', '.join(tasks or ['not heard from'])})" for c, tasks in missing.items()]
+        text = f"A backup was restored. Not sent again yet: {shortened(named, SHOWN_ITEMS)}."
+        remedy = "No classifier is sent before these tasks; `remove` a site that stays away."
         yield Finding("warning", text, remedy)
-    if silent:
-        text = f"Not heard from since the restore: {shortened(silent, SHOWN_ITEMS)}."
-        remedy = "They may have uploads that the backup lacks. A new task does not wait for these."
-        yield Finding("warning", text, remedy)
-
-
-def disk_findings(free: int) -> Iterator[Finding]:
-    """Whether there is little or no space on the disk of a server or a site."""
-    if free < FULL_DISK:
-        text = f"The disk is full: {human_bytes(free)} are free, so nothing can be received."
-        yield Finding("problem", text, "Free some space; nothing that was acknowledged is lost.")
-    elif free < LEAST_FREE:
-        yield Finding("warning", f"Only {human_bytes(free)} of disk space are free.")
-
-
-def alarms(state: Path) -> Iterator[Finding]:
-    """The newest runs whose app was not ours. Lines that cannot be read are left out."""
-    path = state / ALARMS
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    for line in lines[-3:]:
-        with suppress(ValueError, TypeError, KeyError):
-            text = "ALARM: a run brought an app that is not fedran's, and was refused"
-            yield Finding("problem", f"{text}: {json.loads(line)['reason']}")

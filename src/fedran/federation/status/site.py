@@ -2,90 +2,82 @@
 
 from __future__ import annotations
 
-import shutil
-import time
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from fedran.federation.protocol.connection import certificate_expiry
-from fedran.federation.protocol.limits import FULL_DISK
-from fedran.federation.protocol.lockfile import lock_holder
+from fedran.core.errors import shortened
+from fedran.federation.protocol.limits import SHOWN_ITEMS
 from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.masking.attempt import STAGES
-from fedran.federation.secure.site.pinning import PinnedRoster, key_fingerprint, roster_fingerprint
+from fedran.federation.secure.site.pinning import (
+    PinnedRoster,
+    key_fingerprint,
+    read_clients,
+    roster_fingerprint,
+)
 from fedran.federation.secure.site.sum_files import FOLDER, SumFiles
 from fedran.federation.server.store.schema import SolvedHead
 from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import (
-    CONNECTION,
-    HEAD,
-    OUTBOX,
-    SitePaths,
-    newest_head,
-)
+from fedran.federation.site.settings import CONNECTION, HEAD, OUTBOX, SitePaths, newest_head
 from fedran.federation.status.model import Finding, Outcome, SiteStatus, Status
-from fedran.federation.status.reader import alarms, disk_findings
-from fedran.wire.files import folder_bytes, read_json_object
+from fedran.federation.status.reader import read_folder
+from fedran.wire.files import read_json_object
 from fedran.wire.validation import FILE_LIMITS
 
 
 def read_site(paths: SitePaths) -> Status:
     """The state of a site now."""
-    settings, state = paths.settings(), paths.state
-    pinned, contact = PinnedRoster(state), read_json_object(state / CONNECTION)
-    known, shown = pinned.clients, pinned.shown or pinned.clients
-    marks = pinned.marks(shown)
-    free = shutil.disk_usage(paths.folder).free
-    findings = [*disk_findings(free), *alarms(state)]
-    if known and marks:
-        text = "The server shows another roster: this site takes part in no secure sum."
-        remedy = f"Compare and pin it: `fedran federation check {paths.folder}` says how."
-        findings.append(Finding("problem", text, remedy))
-    uploads, budget = list(_uploads(state / OUTBOX)), ""
+    settings, state, certificate = paths.settings(), paths.state, paths.folder / paths.settings().ca
+    who = {"federation": settings.federation, "client": settings.client}
+    found = read_folder(paths.folder, state, certificate, **who)
+    contact = read_json_object(state / CONNECTION)
+    found.checked = contact.get("at") if isinstance(contact.get("at"), float) else None
+    before = "" if found.running or found.checked is None else "when it ran last: "
+    found.connection = f"{before}{contact.get('state') or f'{settings.server}, never tried'}"
+    pinned = PinnedRoster(state)
+    shown = pinned.shown or pinned.clients
+    marks, keys = pinned.marks(shown), {**pinned.clients, **shown}
+    if marks:
+        found.findings.append(roster_finding(paths))
+    found.sites = [
+        SiteStatus(client, key_fingerprint(keys[client]), marks.get(client, ""))
+        for client in sorted(keys)
+    ]
+    found.roster = roster_fingerprint(shown) if shown else ""
+    if (head := newest_head(state)) is not None:  # only the server knows its task and accuracy
+        file, classes = (state / HEAD).stat(), len(head.classes)
+        found.head = SolvedHead(0, file.st_mtime, "", "", classes, file.st_size, None, 0.0, 0)
+    found.uploads = sorted(_uploads(state / OUTBOX), key=lambda upload: upload.at or 0.0)
     if (state / FOLDER).is_dir():
-        uploads += _sums(SumFiles(state))
-        budget = _budget(SumFiles(state), settings.max_delta)
-    return Status(
-        at=time.time(),
-        federation=settings.federation,
-        client=settings.client,
-        folder=str(paths.folder),
-        running=lock_holder(paths.folder / "log") is not None and free >= FULL_DISK,
-        findings=findings,
-        sites=[
-            SiteStatus(
-                client,
-                client in known and client in shown,
-                key_fingerprint(shown.get(client) or known[client]),
-                marks.get(client, ""),
-            )
-            for client in sorted({*known, *shown})
-        ],
-        disk_bytes=folder_bytes(state),
-        disk_free=free,
-        certificate_expires=certificate_expiry(paths.folder / settings.ca),
-        checked=contact.get("at") if isinstance(contact.get("at"), float) else None,
-        connection=str(contact.get("state", "")) or f"server {settings.server}, never tried",
-        head=_head(state),
-        uploads=uploads,
-        roster=roster_fingerprint(shown) if shown else "",
-        budget=budget,
-    )
+        found.uploads += _sums(SumFiles(state))
+        found.budget = _budget(SumFiles(state), settings.max_delta)
+    return found
 
 
-def _head(state: Path) -> SolvedHead | None:
-    """The classifier that the site has. Only the server knows the task and the accuracy."""
-    if (head := newest_head(state)) is None:
-        return None
-    file = (state / HEAD).stat()
-    return SolvedHead(0, file.st_mtime, "", "", len(head.classes), file.st_size, None, 0.0, 0)
+def roster_finding(paths: SitePaths, file: Path | None = None) -> Finding:
+    """Whether this site trusts the roster in a file, or the one that the server showed last."""
+    pinned = PinnedRoster(paths.state)
+    shown = read_clients(Roster.load(file).clients) if file else pinned.shown or pinned.clients
+    given = ["--roster", str(file)] if file else []
+    command = shlex.join(["fedran", "federation", "check", str(paths.folder), *given])
+    if not shown:
+        remedy = "run a task, or name the server's roster.toml with --roster"
+        return Finding("problem", "the server has shown no roster of its sites yet", remedy)
+    found = f"roster of {len(shown)} sites, fingerprint {roster_fingerprint(shown)}"
+    if marks := [f"{client} {mark}" for client, mark in pinned.marks(shown).items()]:
+        remedy = "call the server's owner, compare the names and the fingerprint, then pin it: "
+        text = f"this site has NOT pinned the {found}: {shortened(marks, SHOWN_ITEMS)}"
+        return Finding("problem", text, f'{remedy}{command} --trust "FINGERPRINT"')
+    return Finding("ok", f"this site has pinned the {found}")
 
 
-def _uploads(folder: Path) -> list[Outcome]:
-    """The uploads in the outbox, oldest first, each with its receipt."""
-    outbox, found = Outbox(folder), []
-    for path in folder.glob("*.envelope") if folder.is_dir() else ():
+def _uploads(folder: Path) -> Iterator[Outcome]:
+    """The uploads in the outbox, each with its receipt."""
+    outbox = Outbox(folder)
+    for path in folder.glob("*.envelope"):
         receipt = outbox.receipt(path.stem)
         state, reason = (receipt.code.value, receipt.reason) if receipt else ("pending", "")
         if receipt is None and (blob := outbox.envelope(path.stem)):
@@ -93,8 +85,7 @@ def _uploads(folder: Path) -> list[Outcome]:
             if revision:
                 reason = f"revision {revision}, which the server has not asked for yet"
         with suppress(FileNotFoundError):  # withdrawn or put aside meanwhile
-            found.append(Outcome(path.stat().st_mtime, "", path.stem, state, reason))
-    return sorted(found, key=lambda upload: upload.at or 0.0)
+            yield Outcome(path.stat().st_mtime, "", path.stem, state, reason)
 
 
 def _sums(files: SumFiles) -> Iterator[Outcome]:
@@ -109,12 +100,10 @@ def _sums(files: SumFiles) -> Iterator[Outcome]:
             yield Outcome(None, "", task, "refused", reason)
         elif newest is not None:
             answered = [str(stage) for stage in STAGES if stage in newest.answers]
-            reason = f"attempt {newest.attempt.number}, answered up to {(answered or ['none'])[-1]}"
-            members = list(newest.survivors)
-            told = f"sum of {', '.join(members)}" if members else "", note.get("reason")
-            reason = "; ".join(filter(None, (reason, *told)))
-            code = str(note.get("code", "pending"))
-            yield Outcome(None, "", task, code, reason, members=members)
+            told = [f"attempt {newest.attempt.number}, answered up to {(answered or ['none'])[-1]}"]
+            told += [f"sum of {', '.join(newest.survivors)}"] if newest.survivors else []
+            told += [note["reason"]] if note.get("reason") else []
+            yield Outcome(None, "", task, str(note.get("code", "pending")), "; ".join(told))
 
 
 def _budget(files: SumFiles, delta: float) -> str:

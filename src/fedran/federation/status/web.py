@@ -6,10 +6,8 @@ The templates escape every value.
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
@@ -19,15 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from fedran.core.labels import sort_key
 from fedran.federation.protocol.limits import TABLE_CLASSES, TABLE_SITES
 from fedran.federation.server.store.schema import SolvedHead
-from fedran.federation.status.format import (
-    format_bytes,
-    format_count,
-    format_duration,
-    format_label,
-    format_origin,
-    format_percent,
-    format_uploads,
-)
+from fedran.federation.status import format as text
 from fedran.federation.status.metrics import CONTENT_TYPE, render_metrics
 from fedran.federation.status.model import SiteStatus, Status
 from fedran.federation.status.reader import Reader
@@ -35,8 +25,6 @@ from fedran.federation.status.reader import Reader
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
 """Host names that are answered. Another name that leads here is an attack (DNS rebinding)."""
-CHART_WIDTH, CHART_HEIGHT = 600, 120
-"""Units of the chart's coordinates."""
 POLICY = "default-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " + (
     "frame-ancestors 'none'; object-src 'none'"
 )
@@ -57,16 +45,7 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters |= {
-    "bytes": format_bytes,
-    "duration": format_duration,
-    "datetime": lambda at: datetime.fromtimestamp(at, UTC),
-    "label": format_label,
-    "origin": format_origin,
-    "percent": format_percent,
-    "plural": format_count,
-    "uploads": format_uploads,
-}
+_ENVIRONMENT.globals["text"] = text
 
 
 def render(path: str, status: Status) -> bytes:
@@ -84,23 +63,20 @@ def render(path: str, status: Status) -> bytes:
 
 
 def _accuracy_chart(history: Sequence[SolvedHead]) -> dict[str, Any] | None:
-    """The accuracy of all heads as points of a line; None with fewer than two.
+    """The accuracy of all heads as points of a line in a unit square; None with fewer than two.
 
     The vertical axis ends at the nearest multiples of 10 %, so that changes can be seen.
     """
     heads = [(head.task, head.accuracy) for head in history if head.accuracy is not None]
     if len(heads) < 2:
         return None
-    values = [accuracy for _, accuracy in heads]
-    high = math.ceil(10 * max(values)) / 10
-    low = min(math.floor(10 * min(values)) / 10, high - 0.1)
-    step, scale = CHART_WIDTH / (len(heads) - 1), CHART_HEIGHT / (high - low)
+    high = math.ceil(10 * max(accuracy for _, accuracy in heads)) / 10
+    low = min(math.floor(10 * min(accuracy for _, accuracy in heads)) / 10, high - 0.1)
     points = [
-        {"x": f"{n * step:.1f}", "y": f"{scale * (high - a):.1f}", "accuracy": a, "task": task}
+        {"x": n / (len(heads) - 1), "y": (high - a) / (high - low), "accuracy": a, "task": task}
         for n, (task, a) in enumerate(heads)
     ]
-    size = {"width": CHART_WIDTH, "height": CHART_HEIGHT}
-    return {"points": points, "low": low, "high": high, **size}
+    return {"points": points, "low": low, "high": high}
 
 
 def _class_matrix(sites: Sequence[SiteStatus]) -> dict[str, Any]:
@@ -130,7 +106,7 @@ class StatusServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, reader: Reader, port: int = 0) -> None:
-        self.reader, self.lock = reader, threading.Lock()
+        self.reader = reader
         try:
             super().__init__((LOOPBACK, port), _Handler)
         except (OSError, OverflowError) as reason:
@@ -141,11 +117,6 @@ class StatusServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address of the page."""
         return f"http://{LOOPBACK}:{self.server_address[1]}/"
-
-    def status(self) -> Status:
-        """The state now. Requests read it one after the other."""
-        with self.lock:
-            return self.reader.read()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -166,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, _TYPES[self.path], file.read_bytes())
         else:
             try:
-                body = render(self.path, self.server.status())
+                body = render(self.path, self.server.reader.read())
             except (OSError, ValueError) as reason:
                 self._answer(500, "text/plain", f"The state cannot be read: {reason}\n".encode())
             else:
