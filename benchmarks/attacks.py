@@ -1,7 +1,7 @@
 """What the server's gate does to honest sites, and to sites that lie.
 
     FEDRAN_DATA=... python benchmarks/attacks.py     about two hours; writes results/attacks.md
-    python benchmarks/attacks.py --only digits:points    some minutes; prints rows of the tables
+    python benchmarks/attacks.py --only digits   some minutes; prints rows of the tables
 
 Uploads are signed and go through the server's own admission, gate and solve, without sockets. The
 results page says what the columns mean.
@@ -22,9 +22,6 @@ from typing import Any
 import numpy as np
 
 import fedran
-from fedran.core.summary import Summary
-from fedran.core.sums.aggregator import Message
-from fedran.core.sums.class_sums import ClassSums
 from fedran.data.catalogue import dataset_title, load_dataset
 from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
@@ -45,11 +42,9 @@ ROWS = {"digits": 150, "cifar100-vit_ti16": 200, "cifar100-efficientnet_lite0": 
 TASKS = {"digits": 5, "cifar100-vit_ti16": 10, "cifar100-efficientnet_lite0": 10}
 TESTED = 40
 """Most test rows per class."""
-PARTS = [*((name, "points") for name in NAMES), *((name, "summary") for name in NAMES[:2])]
-"""Data and messages. EfficientNet's features are wide, so there are no summaries of them."""
 FINDINGS = """## What the tables show, and where it fails
 
-- No site was set aside in 844 honest rounds. That is no proof of one in 1,000: the test bounds the
+- No site was set aside in 720 honest rounds. That is no proof of one in 1,000: the test bounds the
   chance under its assumption, and the rounds of one stream resemble each other.
 - One liar with points of ViT-Ti: the served head is within 0.1 points of the one without what it
   lied about, with up to 100 times the rows, sent first or last. A single class that was called
@@ -60,13 +55,8 @@ FINDINGS = """## What the tables show, and where it fails
 - Two liars that agree are a majority where one or two other sites have a class. Twice a class of an
   honest site was set aside beside them: digits, beta 0.1, and EfficientNet, beta 0.5, where the
   liars stayed and 21.3 points were lost.
-- Of summaries only a site that lies about many classes is seen, and two liars are not: up to 41.3
-  points are lost. With two classes per task and beta 0.1, digits, not even one is (35.2 points).
-  Validation rows were not used with summaries.
 - With five sites and beta 0.1, a quarter to a third of the classes waits, because one site alone
-  has them. Where liars are set aside that were the second one, more do.
-- Energy and cut of summaries are checked at admission only, and `relu` bounds no energy. Both were
-  not measured here."""
+  has them. Where liars are set aside that were the second one, more do."""
 """What the tables show, for the page."""
 
 
@@ -80,7 +70,6 @@ class Setting:
     noise: float = 0.0
     validation: int = 0
     """Rows per class at the server; 0: no validation rows."""
-    message: str = "points"
     seed: int = 0
 
 
@@ -103,9 +92,8 @@ class World:
         self.X, self.y = data.X_train[kept], y[kept]
         self.names = np.unique(y).tolist()
         kind = data.feature_kind
-        message: dict[str, Any] = {"message": setting.message, "out_features": LANDMARKS}
         self.settings = ServerSettings(
-            "attacks", self.X.shape[1], kind, setting.data, landmarks=LANDMARKS, **message
+            "attacks", self.X.shape[1], kind, setting.data, landmarks=LANDMARKS
         )
         self.phi = self.settings.features()
         found = some(np.asarray(data.y_test), TESTED)
@@ -132,13 +120,11 @@ class World:
         self.keys = [SiteKey.generate() for _ in range(setting.sites)]
         self.honest = {key: self.points(self.rows[key], self.labels[key]) for key in self.rows}
 
-    def points(self, rows: Any, labels: Any, times: int = 1) -> Message | None:
+    def points(self, rows: Any, labels: Any, times: int = 1) -> fedran.Points | None:
         """The message about some rows, each of them ``times`` times; None without a group."""
         if not len(rows):
             return None
         H, fingerprint = self.phi(self.X[rows]), self.phi.fingerprint
-        if self.setting.message == "summary":
-            return repeated(fedran.summarize(H, list(labels), 64, fingerprint=fingerprint), times)
         points = fedran.condense(H, list(labels), 5, 5, fingerprint)
         return replace(points, counts=points.counts * times) if points.classes else None
 
@@ -150,7 +136,7 @@ class World:
             return 0.0
         return 100 * float(np.mean(head.predict(H[chosen]) == y[chosen]))
 
-    def envelope(self, site: int, task: int, points: Message) -> bytes:
+    def envelope(self, site: int, task: int, points: fedran.Points) -> bytes:
         """A signed upload."""
         return seal(
             encode(points),
@@ -171,7 +157,7 @@ class World:
                 yield store
 
 
-Forge = Callable[[World, int, int], "Message | None"]
+Forge = Callable[[World, int, int], "fedran.Points | None"]
 
 
 def send(
@@ -242,7 +228,7 @@ def rotated(classes: Sequence[Any]) -> dict[Any, Any]:
 def relabelled(times: int = 1, share: Callable[[int, int], float] = lambda *_: 1.0) -> Forge:
     """The classes of the task exchanged in a circle."""
 
-    def forge(world: World, site: int, task: int) -> Message | None:
+    def forge(world: World, site: int, task: int) -> fedran.Points | None:
         rows, names = world.rows[site, task], rotated(world.tasks[task])
         lie = np.random.default_rng(task).random(len(rows)) < share(task, len(world.tasks))
         honest = world.labels[site, task].tolist()
@@ -252,12 +238,12 @@ def relabelled(times: int = 1, share: Callable[[int, int], float] = lambda *_: 1
     return forge
 
 
-def growing(world: World, site: int, task: int) -> Message | None:
+def growing(world: World, site: int, task: int) -> fedran.Points | None:
     """Labels flipped for a share of the rows that grows from task to task, and more rows."""
     return relabelled(1 + task // 2, lambda t, T: (t + 1) / T)(world, site, task)
 
 
-def all_classes(world: World, site: int, task: int) -> Message | None:
+def all_classes(world: World, site: int, task: int) -> fedran.Points | None:
     """Every class so far called the next one."""
     names = rotated([c for classes in world.tasks[: task + 1] for c in classes])
     labels = [names.get(y, y) for y in world.labels[site, task].tolist()]
@@ -278,7 +264,7 @@ def one_class(world: World, liar: int) -> tuple[Any, Any]:
 def called(early: bool) -> Forge:
     """One class called another one, or called so before that class exists."""
 
-    def forge(world: World, site: int, task: int) -> Message | None:
+    def forge(world: World, site: int, task: int) -> fedran.Points | None:
         c, d = one_class(world, site)
         if early:
             d = next((x for classes in world.tasks[1:] for x in classes if x != c), d)
@@ -288,7 +274,7 @@ def called(early: bool) -> Forge:
     return forge
 
 
-def next_rows(world: World, site: int, task: int) -> Message | None:
+def next_rows(world: World, site: int, task: int) -> fedran.Points | None:
     """Rows of the next task's classes under the labels of this one."""
     after = (task + 1) % len(world.tasks)
     names = dict(zip(world.tasks[after], world.tasks[task], strict=False))
@@ -299,7 +285,7 @@ def next_rows(world: World, site: int, task: int) -> Message | None:
 def fake(times: int) -> Forge:
     """All rows of a task as a class that does not exist."""
 
-    def forge(world: World, site: int, task: int) -> Message | None:
+    def forge(world: World, site: int, task: int) -> fedran.Points | None:
         if task != len(world.tasks) // 2:
             return world.honest[site, task]
         rows = world.rows[site, task]
@@ -382,51 +368,34 @@ def attack(world: World, forge: Forge, liars: Sequence[int], first: bool, check:
 
 
 def lies(world: World, forge: Forge, site: int) -> set[tuple[str, Any]]:
-    """The parts of a site's uploads that differ from the honest ones; of sums, the site."""
+    """The parts of a site's uploads that differ from the honest ones."""
     found: set[tuple[str, Any]] = set()
     for task in range(len(world.tasks)):
         forged, honest = forge(world, site, task), world.honest[site, task]
         classes = forged.classes if forged else ()
         for c in classes:
             if honest is None or c not in honest.classes or not same(forged, honest, c):
-                label = c if world.setting.message == "points" else None
-                found.add((f"site-{site + 1}", label))
+                found.add((f"site-{site + 1}", c))
     return found
 
 
 def same(a: Any, b: Any, label: Any) -> bool:
     """Whether two messages say the same about a class."""
-    if isinstance(a, Summary):
-        return a.counts[a.classes.index(label)] == b.counts[b.classes.index(label)] and bool(
-            np.array_equal(a.sums[label], b.sums[label])
-        )
     rows = [m.codes == m.classes.index(label) for m in (a, b)]
     return np.array_equal(a.means[rows[0]], b.means[rows[1]]) and np.array_equal(
         a.counts[rows[0]], b.counts[rows[1]]
     )
 
 
-def repeated(s: Summary, times: float) -> Summary:
-    """The summary of the same rows, each ``times`` times."""
-    acc, counts = s.accounts, tuple(round(n * times) for n in s.counts)
-    scaled = {name: getattr(acc, name) * times for name in ("energy", "cut", "eps_G", "eps_G_fro")}
-    return replace(
-        s,
-        factor=s.factor * np.float32(np.sqrt(times)),
-        sums=ClassSums(s.classes, s.class_sums * times, counts),
-        accounts=replace(acc, n_rows=sum(counts), **scaled),
-    )
-
-
-def honest_settings(name: str, message: str) -> Iterator[tuple[tuple[Any, ...], list[Setting]]]:
+def honest_settings(name: str) -> Iterator[tuple[tuple[Any, ...], list[Setting]]]:
     """Kinds of honest streams with their settings."""
     streams = {"digits": 5, "cifar100-efficientnet_lite0": 1}.get(name, 2)
     for beta in (0.1, 0.5):
-        for sites in (5, 20) if message == "points" else (5,):
+        for sites in (5, 20):
             for noise in (0.0, 0.1):
-                tested = message == "points" and (name == "digits" or (sites == 5 and streams > 1))
+                tested = name == "digits" or (sites == 5 and streams > 1)
                 for rows in (0, 10, 20) if tested else (0,):
-                    key = name, beta, sites, noise, rows, message
+                    key = name, beta, sites, noise, rows
                     yield key, [Setting(*key, seed=seed) for seed in range(1, streams + 1)]
 
 
@@ -441,13 +410,12 @@ without the lies | lost | named | classes that wait | after `forget` |
 def main() -> None:
     """Run everything and write the page, or print the rows of some parts."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=[":".join(part) for part in PARTS], nargs="*")
+    parser.add_argument("--only", choices=NAMES, nargs="*")
     only = parser.parse_args().only
-    parts = [part for part in PARTS if not only or ":".join(part) in only]
     honest, attacked = list[str](), list[str]()
-    for name, message in parts:
-        title = dataset_title(name) + (", summaries" if message == "summary" else "")
-        for (_, beta, sites, noise, rows, _), settings in honest_settings(name, message):
+    for name in only or NAMES:
+        title = dataset_title(name)
+        for (_, beta, sites, noise, rows), settings in honest_settings(name):
             found = Streams()
             for setting in settings:
                 honest_stream(setting, found)
@@ -458,8 +426,8 @@ def main() -> None:
             )
             print(honest[-1], *found.alarms, sep="\n", flush=True)
         for beta in (0.1, 0.5):
-            for rows in (0, 20) if "efficientnet" not in name and message == "points" else (0,):
-                world = World(Setting(name, beta, 5, 0.0, rows, message, seed=1))
+            for rows in (0, 20) if "efficientnet" not in name else (0,):
+                world = World(Setting(name, beta, 5, 0.0, rows, seed=1))
                 for attack_title, forge, liars, first in ATTACKS:
                     if "efficientnet" in name and attack_title not in FEWER:
                         continue
@@ -479,8 +447,8 @@ def page(honest: list[str], attacked: list[str]) -> str:
 
 Made by `python benchmarks/attacks.py` on {datetime.date.today()}. Uploads go through the server's
 own admission, gate and solve. Training rows per class: {rows}. Digits in {TASKS["digits"]} tasks,
-the others in {TASKS["cifar100-vit_ti16"]}. Groups of 5 rows, {LANDMARKS} landmarks, M = {LANDMARKS}
-for summaries, default settings, no cap in the roster.
+the others in {TASKS["cifar100-vit_ti16"]}. Groups of 5 rows, {LANDMARKS} landmarks, default
+settings.
 
 ## Honest sites
 
@@ -497,7 +465,7 @@ for summaries, default settings, no cap in the roster.
 
 One of five sites lies, or two. Accuracy on the test rows of the classes that do not wait, after the
 last task, in percent: of the head of every upload, of the served one, and of the one without what
-was lied about (of summaries: without the liars). Lost: points between the last two. Named: what is
+was lied about. Lost: points between the last two. Named: what is
 set aside, and by which evidence. After `forget`: whether the head of the store without the named
 sites is bit for bit that of a store that never saw them, and in service (`-`: not measured, or
 nobody is named).

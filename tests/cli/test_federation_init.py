@@ -50,7 +50,7 @@ def test_init_takes_the_kind_from_a_feature_file_or_from_the_option(call, tmp_pa
     for options, kind in [
         (["--features", "f.npz", "--kind", "cosine"], "cosine"),
         (["--in-features", 6], "cosine"),
-        (["--in-features", 6, "--kind", "relu"], "relu"),
+        (["--in-features", 6, "--kind", "hellinger"], "hellinger"),
     ]:
         name = f"t{len(list(tmp_path.iterdir()))}"
         assert call("init", name, "--sites", 0, *options)[0] == 0
@@ -78,9 +78,9 @@ def test_init_reads_a_table_once_with_any_column_of_labels(call, tmp_path, monke
 def test_init_wants_one_description_of_the_features(call, tmp_path):
     both = ("--in-features", 6, "--features", "f.npz")
     refused(call("init", "t", *both), "one of --in-features, --features and --backbone")
-    refused(call("init", "t", "--kind", "relu"), "name them with --in-features")
+    refused(call("init", "t", "--kind", "cosine"), "name them with --in-features")
     refused(call("init", "t", "--features", "f.npz"), "f.npz does not exist")
-    assert call("init", "t", "--in-features", 6, "--kind", "tanh")[0] == 2
+    assert call("init", "t", "--in-features", 6, "--kind", "relu")[0] == 2
     assert not (tmp_path / "t").exists()
 
 
@@ -94,7 +94,7 @@ def test_init_without_sites_creates_a_server_alone(call, tmp_path):
     text = (tmp_path / "h" / "server" / "server.toml").read_text()
     for line in ('federation = "hospitals-2026"', 'address = "0.0.0.0:9443"', "= 1280"):
         assert line in text
-    assert ('message = "points"' in text, "min_group = 5" in text) == (True, True)
+    assert ('privacy = "none"' in text, "min_group = 5" in text) == (True, True)
     assert "no mean of fewer than 5 rows" in out
     assert not (tmp_path / "h" / "sites").exists()
 
@@ -135,6 +135,6 @@ def test_a_federation_with_differential_privacy_needs_a_budget(call):
     assert (code, err, "no mean of fewer" in out) == (0, "", False)
     settings = tomllib.loads(Path("s/server/server.toml").read_text())
     assert (settings["privacy"], settings["epsilon"]) == ("dp", 3.0)
-    assert (settings["message"], "min_group" in settings) == ("summary", False)
+    assert "min_group" not in settings
     assert settings["out_features"] == settings["in_features"] == 64
     assert tomllib.loads(Path("s/sites/site-1/site.toml").read_text())["privacy"] == "dp"

@@ -24,10 +24,10 @@ def store(sites, tmp_path):
 
 @pytest.fixture
 def sums(sites, tmp_path):
-    """An empty store of summaries of these sites."""
-    from helpers.federation.made_federation import SUMMARIES
+    """An empty store of secure sums of these sites."""
+    from helpers.federation.made_federation import SUMS
 
-    found = sites.store(tmp_path / "state", **SUMMARIES)
+    found = sites.store(tmp_path / "state", **SUMS)
     yield found
     found.close()
 

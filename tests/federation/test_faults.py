@@ -164,8 +164,7 @@ def test_a_full_disk_accepts_no_upload_and_loses_none(tmp_path):
     ).returncode:
         pytest.skip("needs the right to mount a small disk")
     try:
-        sums = {"message": "summary", "out_features": 1024}  # larger than points
-        with federation(tmp_path / "t", disk=disk, deadline=30, min_clients=1, **sums) as fed:
+        with federation(tmp_path / "t", disk=disk, deadline=30, min_clients=1) as fed:
             assert fed.task("task-1").state == "quorum"
             assert len(fed.events("upload", outcome="accepted")) == 1
             assert (

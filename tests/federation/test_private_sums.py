@@ -228,7 +228,6 @@ def test_a_third_of_the_sites_and_at_least_one_may_tell_their_noise(min_sites, h
     """The noise of the others is then as large as that of one party that adds all of it."""
     given = {
         "in_features": 6,
-        "message": "summary",
         "out_features": 6,
         "classes": CLASSES,
         "epsilon": 1.0,
@@ -247,13 +246,11 @@ def test_a_third_of_the_sites_and_at_least_one_may_tell_their_noise(min_sites, h
         ({"epsilon": None}, "needs `epsilon`"),
         ({"out_features": 8}, "set out_features = 6, got 8"),
         ({"honest_sites": 3}, "honest_sites must be below min_sites = 3"),
-        ({"kind": "relu"}, "bounded norm"),
     ],
 )
 def test_settings_without_a_guarantee_are_an_error(changes, message):
     given = {
         "in_features": 6,
-        "message": "summary",
         "out_features": 6,
         "classes": CLASSES,
         "epsilon": 1.0,
@@ -266,7 +263,7 @@ def test_settings_without_a_guarantee_are_an_error(changes, message):
 @pytest.mark.parametrize("privacy", ["none", "secure"])
 @pytest.mark.parametrize("name", ["epsilon", "total_epsilon", "honest_sites"])
 def test_a_budget_of_a_server_without_noise_is_an_error(privacy, name):
-    given = {"in_features": 6, "message": "summary", "classes": CLASSES}
+    given = {"in_features": 6, "classes": CLASSES}
     given |= {"privacy": privacy, name: 2}
     with pytest.raises(ValueError, match=f'^{name} is for privacy = "dp", .*leave {name} out$'):
         ServerSettings("trial", **given)

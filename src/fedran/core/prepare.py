@@ -25,6 +25,8 @@ from fedran.core.kernel import BLOCK_BYTES, blocks
 
 Kind = Literal["hellinger", "cosine", "relu"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+UnitKind = Literal["hellinger", "cosine"]
+"""Kinds that give rows unit norm, as kernels, points and secure sums need."""
 MAP_VERSION = 2
 OWN_FIELDS = {"d", "kind", "bias", "map_version", "M", "seed", "projected"}
 """Fields of fingerprints that a source may not have."""
@@ -188,7 +190,7 @@ def unit_rows(Z: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return Z / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
-def kind_for(nonnegative: bool | None) -> Kind:
+def kind_for(nonnegative: bool | None) -> UnitKind:
     """The kind for features that are declared never negative, or not.
 
     >>> kind_for(True), kind_for(False), kind_for(None)

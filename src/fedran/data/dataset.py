@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.core.prepare import Kind as FeatureKind
-from fedran.core.prepare import kind_for, require_nonnegative
+from fedran.core.prepare import UnitKind, kind_for, require_nonnegative
 from fedran.data.images import Images, ImageSet, stack_images
 
 Kind = Literal["features", "images"]
@@ -83,7 +82,7 @@ class Dataset:
             )
 
     @property
-    def feature_kind(self) -> FeatureKind:
+    def feature_kind(self) -> UnitKind:
         """The kind of random features that suits the declared sign of the features."""
         return kind_for(self.nonnegative)
 

@@ -15,8 +15,6 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import to_numpy
-from fedran.core.consistency import Rounding
 from fedran.core.errors import Refused
 from fedran.core.summary import Center, Summary
 from fedran.core.sums.class_sums import ClassSums
@@ -26,7 +24,6 @@ from fedran.wire.quantisation import (
     allocate_bits,
     allocate_sum_bits,
     check_bits,
-    largest_code,
     pack_codes,
     quantise,
     unpack_codes,
@@ -42,9 +39,6 @@ FLOAT32_SIGMA = (1e-18, 1.8e19)
 """Range of the largest column of the Gram's factor, so that float32 can hold its squares."""
 TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "mixed": 0.5}
 """Largest accepted ||V'V - I||_F / sqrt(r) per precision."""
-FLOAT_LEVELS = 2.0**22
-"""Steps between 0 and the largest entry of a row, fewer than float32 has. A factor in float32 has
-no more in a float64 message."""
 
 _DTYPE = {"float64": "<f8", "float32": "<f4"}
 _TENSOR = {"float64": "F64", "float32": "F32"}
@@ -131,44 +125,6 @@ def decode_summary(message: Container, limits: Limits) -> Summary:
     return Summary(
         unit.T, class_sums, accounts, fingerprint, center, "decoded", message.digest
     ).validate()
-
-
-def rounding_of(message: Container, summary: Summary) -> Rounding:
-    """The largest errors that this encoding can have caused, for a message and what it decodes to.
-
-    The largest entry of a direction has the code L, so its codes are steps of max|v| / L. The
-    Gram is wrong by at most 2 ||F||_F ||D||_F + ||D||_F^2, where F holds all its columns and D
-    their errors.
-    """
-    precision = message.header.one_of("precision", *PRECISIONS)
-    sigma, sums = summary.sigma, to_numpy(summary.class_sums)
-    factor = to_numpy(summary.factor)
-    peaks = np.maximum(factor.max(axis=0, initial=0.0), -factor.min(axis=0, initial=0.0)) / sigma
-    norms = np.linalg.norm(sums, axis=0)
-    sum_peaks = np.max(np.abs(sums), axis=0, initial=0.0) / np.where(norms > 0, norms, 1.0)
-    if precision == "mixed":
-        levels = largest_code(message.tensor("directions_bits", "U8", (len(sigma),)))
-        sum_levels = largest_code(message.tensor("sums_bits", "U8", (len(norms),)))
-    else:
-        # The spacing of floats is relative to each value; these levels bound it for any value.
-        levels = sum_levels = np.asarray(FLOAT_LEVELS)
-    M = summary.out_features
-    errors = sigma * _direction_error(peaks / levels, M)
-    sum_errors = norms * _direction_error(sum_peaks / sum_levels, M)
-    F, D = float(np.sum(sigma**2)), float(np.sum(errors**2))
-    if summary.center == "class":
-        counts = summary.sums.totals
-        F, D = F + float(np.sum(norms**2 / counts)), D + float(np.sum(sum_errors**2 / counts))
-    return Rounding(2 * math.sqrt(F * D) + D, float(np.linalg.norm(sum_errors)))
-
-
-def _direction_error(step: NDArray[np.float64], M: int) -> NDArray[np.float64]:
-    """The largest distance of a unit row from the one that was rounded with steps ``step``.
-
-    Codes of norm 1 / step were within sqrt(M) / 2 of the row. Scaling both to norm 1 at most
-    doubles their relative distance.
-    """
-    return np.minimum(step * math.sqrt(M), 2.0)
 
 
 def _sorted_directions(summary: Summary) -> tuple[NDArray[np.float64], NDArray[Any]]:

@@ -11,7 +11,7 @@ from fedran.federation.flower import serverapp
 from fedran.federation.server import settings as server_settings
 from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.store import Store
-from helpers.federation.made_federation import SUMMARIES, D, Sites, large
+from helpers.federation.made_federation import SUMS, D, Sites, large
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +85,9 @@ def test_a_missing_or_wrong_roster_is_an_error_of_one_sentence(opened, here):
         opened()
 
 
-@pytest.mark.parametrize("change", [{"source": "other"}, SUMMARIES])
+@pytest.mark.parametrize("change", [{"source": "other"}, SUMS])
 def test_a_store_of_another_feature_map_is_refused(change, opened, sites):
-    """A changed source or kind of message must not go unnoticed: all later uploads differ."""
+    """A changed source or kind of upload must not go unnoticed: all later uploads differ."""
     opened().receive(sites.envelope("site-1", "may"))
     with pytest.raises(Refused, match="the features of the uploads in the store"):
         opened(**change)

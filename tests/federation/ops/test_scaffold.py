@@ -73,7 +73,7 @@ def test_a_new_server_has_settings_roster_and_certificates(server):
         {"deadline": 7.5, "min_clients": 3, "budget_bytes": 4096},
         {"seed": 5},
         {"catch_up": 5.0},
-        {"message": "summary", "out_features": 48, "kind": "relu"},
+        {"privacy": "secure", "out_features": 48, "classes": [1, 2]},
         {"min_group": 1, "group_size": 1, "landmarks": 100},
         {"source": {"backbone": "mine", "weights": "ab"}},
         {"source": "smile \U0001f600"},

@@ -25,7 +25,7 @@ def read(kind, text, tmp_path):
 
 def test_settings_that_are_not_given_have_defaults(tmp_path):
     server = read(ServerSettings, SERVER, tmp_path)
-    assert (server.message, server.min_group, server.landmarks) == ("points", 5, 4096)
+    assert (server.privacy, server.min_group, server.landmarks) == ("none", 5, 4096)
     offer = server.offer("may")
     assert (offer.task, offer.in_features, offer.budget_bytes) == ("may", 6, 1_500_000)
     site = read(SiteSettings, SITE + "seconds = 30\n", tmp_path)
@@ -123,8 +123,8 @@ def test_server_and_site_settings_check_their_address():
         SiteSettings("trial", "site-1", server="nowhere:", folder="data")
 
 
-def test_points_need_rows_of_unit_norm():
-    with pytest.raises(ValueError, match="a kernel compares rows of unit norm"):
+def test_rows_have_unit_norm():
+    with pytest.raises(ValueError, match="kind must be one of hellinger, cosine, got 'relu'"):
         ServerSettings("t", 6, kind="relu")
 
 
@@ -135,7 +135,7 @@ def test_a_head_has_as_many_landmarks_as_sites_can_read(width, support):
     assert head_fits(range(100), width, Limits(), settings.support)
 
 
-SECURE = {"message": "summary", "classes": [0, 1], "privacy": "secure"}
+SECURE = {"classes": [0, 1], "privacy": "secure"}
 
 
 @pytest.mark.parametrize(("sketch", "columns"), [(0, 0), (511, 511), (512, 0), (2000, 0)])
@@ -148,8 +148,6 @@ def test_a_sketch_that_is_not_smaller_than_the_gram_matrix_is_replaced_by_it(ske
     ("changes", "words"),
     [
         ({"classes": None}, "needs `classes`"),
-        ({"message": "points"}, "points do not add"),
-        ({"kind": "relu"}, "bounded norm"),
         ({"out_features": 16384, "sketch": 0}, "a smaller `sketch` needs fewer"),
     ],
 )

@@ -10,12 +10,12 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import Offer
-from helpers.federation.made_site import OFFER, SUMMARY
+from helpers.federation.made_site import OFFER, SUM
 
 
 def test_an_offer_is_read_from_a_message_and_every_field_is_checked():
     table = replace(OFFER, source={"backbone": "toy", "weights": "ab"})
-    for offer in (OFFER, table, SUMMARY):
+    for offer in (OFFER, table, SUM):
         assert Offer.read(json.loads(json.dumps(offer.fields()))) == offer
     assert Offer.read({**OFFER.fields(), "folder": "/etc", "entry": "os:system"}) == OFFER
     for wrong in (None, 3, "may", [], [1]):
@@ -45,13 +45,13 @@ def test_an_offer_is_read_from_a_message_and_every_field_is_checked():
             Offer.read({**OFFER.fields(), name: value})
     for name, value in [("out_features", 2**40), ("out_features", 0), ("seed", -1)]:
         with pytest.raises(ValueError, match=name):
-            Offer.read({**SUMMARY.fields(), name: value})
+            Offer.read({**SUM.fields(), name: value})
 
 
 def test_an_offer_carries_what_its_kind_of_upload_needs():
     assert {"group_size", "min_group"} <= OFFER.fields().keys()
     assert not {"out_features", "seed"} & OFFER.fields().keys()
-    assert {"out_features", "seed"} <= SUMMARY.fields().keys()
+    assert {"out_features", "seed"} <= SUM.fields().keys()
     assert isinstance(OFFER.features(), fedran.KernelFeatures)
-    assert isinstance(SUMMARY.features(), fedran.RandomFeatures)
+    assert isinstance(SUM.features(), fedran.RandomFeatures)
     assert OFFER.fingerprint == OFFER.features().fingerprint

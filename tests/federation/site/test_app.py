@@ -81,7 +81,7 @@ def test_without_an_offer_pending_uploads_are_sent_and_none_is_made(place, monke
         (asked("/etc/passwd"), "Refused at the site; its log says more"),
         (asked(federation="other"), "federation: "),
         (asked(protocol=99, task={"new": "meaning"}), "protocol: "),
-        (asked(message="summary"), "out_features: "),
+        (asked(privacy="secure"), "out_features: "),
         (asked(min_group=0), "min_group: "),
         (asked(source={"backbone": 3}), "source: "),
         (asked("august"), "no rows for task august yet"),

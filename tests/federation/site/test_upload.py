@@ -15,21 +15,19 @@ from fedran.core.errors import Refused
 from fedran.federation.protocol.messages import open_envelope
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.store.store import Store
-from helpers.federation.made_federation import SETTINGS, SUMMARIES
-from helpers.federation.made_site import OFFER, SUMMARY, message_of, rows, site_of
+from helpers.federation.made_federation import SETTINGS
+from helpers.federation.made_site import OFFER, message_of, rows, site_of
 
 
-@pytest.mark.parametrize("offer", [OFFER, SUMMARY], ids=["points", "summary"])
-def test_a_head_from_an_upload_classifies_its_rows(offer, tmp_path):
+def test_a_head_from_an_upload_classifies_its_rows(tmp_path):
     X, y = rows(300)
     site = site_of(tmp_path, X, y)
-    settings = replace(SETTINGS, **(SUMMARIES if offer is SUMMARY else {}))
-    store = Store(tmp_path / "server", settings, Roster({"site-1": site.key.public}))
-    receipt = store.receive(site.prepare(offer))
+    store = Store(tmp_path / "server", SETTINGS, Roster({"site-1": site.key.public}))
+    receipt = store.receive(site.prepare(OFFER))
     assert receipt.outcome == "accepted"
     site.outbox.settle(receipt)
     assert site.outbox.pending() == []
-    assert np.mean(store.solve().predict(offer.features()(X)) == y) > 0.9
+    assert np.mean(store.solve().predict(OFFER.features()(X)) == y) > 0.9
     store.close()
 
 
@@ -60,16 +58,14 @@ def test_missing_labels_are_filled_in_or_left_out(tmp_path, caplog):
     assert "left out" in told[1]
 
 
-@pytest.mark.parametrize("offer", [OFFER, SUMMARY], ids=["points", "summary"])
-@pytest.mark.parametrize("work_bytes", [2**31, 2**22])
-def test_negative_features_under_hellinger_are_refused_with_the_reason(tmp_path, work_bytes, offer):
+def test_negative_features_under_hellinger_are_refused_with_the_reason(tmp_path):
     X, y = rows(90)
-    offer = replace(offer, kind="hellinger")
-    accepted = site_of(tmp_path / "a", X, y, work_bytes=work_bytes).prepare(offer)
+    offer = replace(OFFER, kind="hellinger")
+    accepted = site_of(tmp_path / "a", X, y).prepare(offer)
     assert message_of(accepted).fingerprint == offer.fingerprint
     assert message_of(accepted).fingerprint.fields["kind"] == "hellinger"
     X[77, 1] = -0.625
-    site = site_of(tmp_path / "b", X, y, work_bytes=work_bytes)
+    site = site_of(tmp_path / "b", X, y)
     with pytest.raises(Refused, match="declares features that are never negative") as refusal:
         site.prepare(offer)
     assert "kind = 'cosine' at the server" in str(refusal.value)
@@ -133,20 +129,6 @@ def test_an_offer_for_features_of_another_source_is_refused(tmp_path):
     site_of(tmp_path / "b", *rows(), made_by="test").prepare(
         replace(OFFER, source={"backbone": "test"})
     )
-
-
-def test_a_site_limits_rank_bytes_and_width_by_its_own_settings(tmp_path):
-    X, y = rows()
-    generous = replace(SUMMARY, budget_bytes=2**30)
-    free = message_of(site_of(tmp_path / "free", X, y).prepare(generous))
-    tight = site_of(tmp_path / "tight", X, y).prepare(replace(SUMMARY, budget_bytes=2000))
-    assert len(open_envelope(tight).upload) <= 2000
-    assert message_of(tight).rank < 30 < free.rank
-    half = message_of(site_of(tmp_path / "half", X, y, max_rank_share=0.25).prepare(generous))
-    assert half.rank == 15
-    narrow = site_of(tmp_path / "narrow", X, y, max_out_features=40)
-    with pytest.raises(Refused, match="out_features: expected at most 40, the site's"):
-        narrow.prepare(generous)
 
 
 def test_groups_are_the_smallest_that_the_budget_and_both_sides_allow(tmp_path, caplog):

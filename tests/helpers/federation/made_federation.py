@@ -16,9 +16,9 @@ from fedran.federation.server.store.store import Store
 M, D = 48, 6
 PHI = fedran.KernelFeatures(D, source="test")
 SETTINGS = ServerSettings("trial", D, source="test", trusted=True)
-RANDOM = fedran.RandomFeatures(D, M, "relu", seed=0, source="test")
-SUMMARIES = {"message": "summary", "out_features": M, "kind": "relu"}
-"""Settings of a federation of summaries."""
+RANDOM = fedran.RandomFeatures(D, M, seed=0, source="test")
+SUMS = {"privacy": "secure", "out_features": M, "classes": list(range(10))}
+"""Settings of a federation of secure sums."""
 
 
 def upload(seed, classes=(0, 1), n=20, group_size=5, min_group=5, phi=PHI):
@@ -34,7 +34,7 @@ def large(seed):
 
 
 def summary(seed, classes=(0, 1), scale=1.0, phi=RANDOM, n=20):
-    """An encoded summary."""
+    """An encoded summary, as that of a secure sum."""
     rng = np.random.default_rng(seed)
     Z = scale * rng.random((n, D))
     y = rng.choice(classes, n)

@@ -14,7 +14,7 @@ from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.upload import Site
 
 OFFER = Offer("trial", "may", 6, "cosine", "test", 20_000, group_size=5, min_group=5)
-SUMMARY = Offer("trial", "may", 6, "relu", "test", 20_000, "summary", out_features=48)
+SUM = Offer("trial", "may", 6, "cosine", "test", 20_000, out_features=48, privacy="secure")
 
 
 def rows(n=60, classes=3, seed=0):

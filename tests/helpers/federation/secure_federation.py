@@ -82,7 +82,7 @@ class SecureFederation:
         self.server.mkdir()
         (self.server / "server.toml").write_text(
             f'federation = "trial"\nin_features = {D}\nout_features = {M}\nsource = "test"\n'
-            f'message = "summary"\nprivacy = "secure"\nclasses = {CLASSES}\n'
+            f'privacy = "secure"\nclasses = {CLASSES}\n'
         )
         self.set_roster(self.names)
         monkeypatch.setenv(VARIABLE, str(folder / "sites"))
@@ -110,7 +110,6 @@ class SecureFederation:
 
     def settings(self, deadline=1.0, **changes):
         fields = {
-            "message": "summary",
             "out_features": M,
             "kind": "cosine",
             "source": "test",
@@ -183,7 +182,7 @@ class PrivateFederation(SecureFederation):
 
     def settings(self, deadline=0.3, **changes):
         changes = {"epsilon": 1000.0, "max_rows": 200, **changes}
-        fields = {"message": "summary", "out_features": D, "source": "test", "classes": CLASSES}
+        fields = {"out_features": D, "source": "test", "classes": CLASSES}
         found = ServerSettings("trial", D, **fields, privacy="dp", **changes)
         object.__setattr__(found, "deadline", deadline)
         object.__setattr__(found, "exchange_seconds", 0.3)
@@ -193,7 +192,7 @@ class PrivateFederation(SecureFederation):
         lines = [f"{key} = {value!r}" for key, value in budget.items()]
         (self.server / "server.toml").write_text(
             f'federation = "trial"\nin_features = {D}\nout_features = {D}\nclasses = {CLASSES}\n'
-            'message = "summary"\nsource = "test"\nprivacy = "dp"\n' + "\n".join(lines)
+            'source = "test"\nprivacy = "dp"\n' + "\n".join(lines)
         )
 
     def learned(self, **changes):

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedran.core._linalg.arrays import Int64, to_device, to_numpy
+from fedran.core._linalg.arrays import Int64, to_device
 from fedran.core.errors import Refused, positive_integer, real_number
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label, ordered, recode
@@ -21,7 +21,6 @@ from fedran.core.points import Points, join
 from fedran.core.solve.head import Head, make_kernel_head
 from fedran.core.solve.kernel_ridge import Labelled, others_say, solve_points
 from fedran.core.solve.ridge import Ridge
-from fedran.core.sums.class_sums import ClassSums
 
 Key: TypeAlias = tuple[str, str]
 """(client, task)."""
@@ -152,19 +151,6 @@ class StoredPoints:
                 names = ", ".join(unknown[:5])
                 raise ValueError(f"class_weight names labels without points: {names}")
         return Labelled.of(X, points.counts, points.codes, len(points.classes), weights)
-
-
-def class_means(sums: ClassSums, most: int) -> Points:
-    """The directions of the class means of a summary, as points, in its first random features.
-
-    Random features are drawn independently, so that some of them are a smaller random map.
-    """
-    kept = [i for i, n in enumerate(sums.counts) if n > 0]
-    means = to_numpy(sums.means)[:most, kept].T
-    means = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-30)
-    counts = np.array([sums.counts[i] for i in kept], dtype=np.int64)
-    classes = tuple(sums.classes[i] for i in kept)
-    return Points(classes, np.arange(len(kept)), means.astype(np.float32), counts)
 
 
 def _without(client: str, points: Points, left_out: Collection[Part]) -> Points | None:

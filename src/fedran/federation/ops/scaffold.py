@@ -13,7 +13,7 @@ import numpy as np
 
 from fedran.core.errors import Refused, check_id
 from fedran.core.labels import Label, ordered
-from fedran.core.prepare import Kind, kind_for
+from fedran.core.prepare import UnitKind, kind_for
 from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file
 from fedran.data.rows import LABEL
@@ -40,7 +40,6 @@ _SERVER_COMMENTS = {
     "columns": "names of these columns; sites put their tables in this order",
     "ranges": "their usual values; a site warns its own people of rows that do not fit",
     "kind": "hellinger: features are never negative; cosine: features of any sign",
-    "message": "points; or summary, which secure sums need",
     "min_group": "the fewest rows of which a mean leaves a site; 1 is more accurate",
     "source": "what computes the features; must be the same at every site",
     "budget_bytes": "the largest upload of a site",
@@ -48,7 +47,7 @@ _SERVER_COMMENTS = {
     "deadline": "seconds that a task waits for missing sites",
     "trusted": "whether a class counts that one site alone has sent",
     "validation": "rows on which every new classifier is tested",
-    "privacy": "none; secure: the server learns only sums over several sites; dp: with noise",
+    "privacy": "none: sites send points; secure: only sums over several sites; dp: with noise",
 }
 """Settings that are always written, with a comment. Others are written if not the default."""
 _SITE_TEMPLATE = """\
@@ -74,7 +73,7 @@ class DeclaredFeatures:
     """What a server must know about the sites' features."""
 
     in_features: int
-    kind: Kind = "cosine"
+    kind: UnitKind = "cosine"
     source: FeatureSource = ""
     columns: tuple[str, ...] = ()
     ranges: Mapping[str, Any] | None = None
@@ -149,9 +148,8 @@ def make_federation(
         declared |= {"deadline": 300.0, "trusted": True}  # the sites are the owner's
     if sample:
         declared |= {"budget_bytes": 500_000, "validation": VALIDATION}
-    if privacy != "none" or features.kind == "relu":
-        declared["message"] = "summary"
-        declared |= {"out_features": 1024} if sample else {}
+    if privacy != "none" and sample:
+        declared["out_features"] = 1024
     if privacy == "dp":  # noise grows with the width
         declared["out_features"] = features.in_features
     made = ServerSettings(**(declared | settings))
@@ -183,7 +181,7 @@ def make_server(
     lines = ["# The server of a federation. `fedran federation server FOLDER` runs it.\n"]
     defaults = {f.name: f.default for f in fields(ServerSettings)}
     for name, value in vars(settings).items():
-        unused = settings.message == "summary" and name in OF_POINTS
+        unused = settings.privacy != "none" and name in OF_POINTS
         comment = None if unused else _SERVER_COMMENTS.get(name)
         if value is None or (comment is None and value == defaults[name]):
             continue

@@ -17,7 +17,7 @@ from fedran.core.errors import Refused, check_id
 from fedran.core.features import RandomFeatures
 from fedran.core.fingerprint import Fingerprint, columns_hash
 from fedran.core.labels import MAX_LENGTH, Label
-from fedran.core.prepare import KINDS, KernelFeatures, Kind
+from fedran.core.prepare import KernelFeatures, UnitKind
 from fedran.core.sums.aggregator import Message
 from fedran.federation.protocol.identity import SiteKey, Statement
 from fedran.federation.protocol.limits import (
@@ -44,11 +44,10 @@ PROTOCOL = 1
 """Version of the messages. It changes when a field changes its meaning; new fields are ignored by
 programs that do not know them."""
 ENVELOPE = "envelope"
-MessageKind = Literal["points", "summary"]
-"""What sites send."""
 Privacy = Literal["none", "secure", "dp"]
-"""``secure``: sites send only masked vectors, of which the server learns nothing but the sum."""
-OF_POINTS, OF_SUMMARIES = ("group_size", "min_group"), ("out_features", "seed")
+"""``none``: sites send points. ``secure``: they send masked vectors, of which the server learns
+nothing but the sum. ``dp``: the sum has noise too."""
+OF_POINTS, OF_SUMS = ("group_size", "min_group"), ("out_features", "seed")
 """Fields of an offer that one kind of upload needs."""
 FeatureSource = str | dict[str, str]
 """What made the features: a name, or a table such as backbone, weights, preprocessing."""
@@ -75,19 +74,18 @@ class Offer:
     federation: str
     task: str
     in_features: int
-    kind: Kind
+    kind: UnitKind
     source: FeatureSource
     """Part of the fingerprint."""
     budget_bytes: int
-    message: MessageKind = "points"
     group_size: int = 1
     """Of points: about how many rows a group has, where the budget allows it."""
     min_group: int = 1
     """Of points: the fewest rows of a group."""
     out_features: int = 0
-    """Of summaries: random features M."""
+    """Of secure sums: random features M."""
     seed: int = 0
-    """Of summaries: seed of the random features."""
+    """Of secure sums: seed of the random features."""
     earlier: tuple[str, ...] = ()
     """Earlier tasks, for which a site that was offline may still have rows."""
     classes: tuple[Label, ...] = ()
@@ -96,7 +94,7 @@ class Offer:
     """Where any label may occur: those that occurred so far."""
     protocol: int = PROTOCOL
     privacy: Privacy = "none"
-    """With ``secure``, the message also has the requests of secure sums."""
+    """With ``secure`` and ``dp``, the message also has the requests of secure sums."""
     columns: tuple[str, ...] = ()
     """Names of the columns of features, in the order of ``in_features``. Part of the fingerprint;
     empty: rows are taken as they are."""
@@ -110,31 +108,28 @@ class Offer:
         protocol = header.integer("protocol", 1)
         check_protocol(protocol, "this site", "the server")
         width = header.integer("in_features", 1, MAX_WIDTH)
-        message = header.one_of("message", *get_args(MessageKind))
-        kinds, of_message = KINDS, dict[str, Any]()
-        if message == "summary":
-            of_message["out_features"] = header.integer("out_features", 1, MAX_WIDTH)
-            of_message["seed"] = header.integer("seed", 0, 2**32 - 1)
+        privacy, of_upload = header.one_of("privacy", *get_args(Privacy)), dict[str, int]()
+        if privacy == "none":
+            of_upload["group_size"] = header.integer("group_size", 1, MAX_GROUP_SIZE)
+            of_upload["min_group"] = header.integer("min_group", 1, MAX_ROWS)
         else:
-            kinds = tuple(kind for kind in KINDS if kind != "relu")
-            of_message["group_size"] = header.integer("group_size", 1, MAX_GROUP_SIZE)
-            of_message["min_group"] = header.integer("min_group", 1, MAX_ROWS)
+            of_upload["out_features"] = header.integer("out_features", 1, MAX_WIDTH)
+            of_upload["seed"] = header.integer("seed", 0, 2**32 - 1)
         return cls(
             check_id(header.text("federation", 64), "federation"),
             check_id(header.text("task", 64), "task"),
             width,
-            header.one_of("kind", *kinds),
+            header.one_of("kind", *get_args(UnitKind)),
             check_source(header.get("source")),
             header.integer("budget_bytes", 1024, MAX_BUDGET),
-            message,
             earlier=read_tasks(header, "earlier", MAX_EARLIER),
             classes=read_labels(header, "classes"),
             known_classes=read_labels(header, "known_classes"),
             protocol=protocol,
-            privacy=header.one_of("privacy", *get_args(Privacy)),
+            privacy=privacy,
             columns=check_columns(header.items("columns", MAX_COLUMNS), width),
             ranges=check_ranges(header.fields.get("ranges", ())),
-            **of_message,
+            **of_upload,
         )
 
     @classmethod
@@ -149,7 +144,7 @@ class Offer:
 
     def fields(self) -> dict[str, Any]:
         """The offer as plain values, for a message, without what is of another kind of upload."""
-        other = OF_POINTS if self.message == "summary" else OF_SUMMARIES
+        other = OF_SUMS if self.privacy == "none" else OF_POINTS
         given = {k: v for k, v in asdict(self).items() if k not in other}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
 
@@ -158,7 +153,7 @@ class Offer:
         source = {"backbone": self.source} if isinstance(self.source, str) else self.source
         if self.columns:
             source = {**source, "columns": columns_hash(self.columns)}
-        if self.message == "points":
+        if self.privacy == "none":
             return KernelFeatures(self.in_features, self.kind, source=source)
         projected = self.privacy != "dp"
         width, seed = self.out_features, self.seed
@@ -296,7 +291,7 @@ class Envelope:
     statement: Statement
     signature: bytes
     upload: bytes
-    """The encoded points or summary."""
+    """The encoded points of a site, or a secure sum."""
 
     def message(self, limits: Limits = DEFAULT_LIMITS) -> Message:
         """The upload, decoded."""

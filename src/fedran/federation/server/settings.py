@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fedran.core.errors import check_id
 from fedran.core.features import RandomFeatures
 from fedran.core.labels import Label, canonical, ordered
-from fedran.core.prepare import KernelFeatures, Kind
+from fedran.core.prepare import KernelFeatures, UnitKind
 from fedran.core.private.sketch_sums import section_sizes, sketch_width
 from fedran.data.rows import LABEL
 from fedran.federation.protocol.configuration import is_address, is_id, load_settings
@@ -28,8 +28,7 @@ from fedran.federation.protocol.limits import (
 )
 from fedran.federation.protocol.messages import (
     OF_POINTS,
-    OF_SUMMARIES,
-    MessageKind,
+    OF_SUMS,
     Offer,
     Privacy,
     check_columns,
@@ -61,10 +60,9 @@ class ServerSettings(Settings):
     """Id of the federation. It is part of every signature."""
     in_features: Annotated[int, between(1, MAX_WIDTH)]
     """Columns of the sites' features."""
-    kind: Kind = "cosine"
+    kind: UnitKind = "cosine"
     """How rows are prepared: `hellinger` for features that are never negative, `cosine` for
-    features of any sign. With `hellinger`, a site whose features hold a negative value is refused.
-    With message = "summary" also `relu`, as in the FedRAN paper."""
+    features of any sign. With `hellinger`, a site with a negative value is refused."""
     source: str | dict[str, Any] = ""
     """What makes the features: a text, or a table of texts such as `backbone`, `weights` and
     `preprocessing`. It is part of the fingerprint, so it must be the same at all sites."""
@@ -76,9 +74,6 @@ class ServerSettings(Settings):
     """The usual values of columns, as `{age = [0, 120], "*" = [0, 16]}`; `*` stands for all columns
     that are not named. A site warns its own people, in `check` and in its log, of rows that do not
     fit. `init --features` proposes them."""
-    message: MessageKind = "points"
-    """What sites send. `points`: means of groups of rows. `summary`: sums of random features, as
-    secure sums and differential privacy need them."""
     group_size: Annotated[int, between(1, MAX_GROUP_SIZE)] = 5
     """About how many rows a group has. Sites make larger groups where the budget demands it."""
     min_group: Annotated[int, between(1, MAX_ROWS)] = 5
@@ -89,15 +84,15 @@ class ServerSettings(Settings):
     """Size of a head of points: on how many means of points it rests. Fewer where features are so
     wide that sites could not read the head."""
     class_weight: Literal["balanced"] | None = None
-    """With message = "points": `balanced` lets all classes count alike in the solve, however few
+    """With privacy = "none": `balanced` lets all classes count alike in the solve, however few
     rows one has. Without it, all rows count alike."""
     out_features: Annotated[int, between(1, MAX_WIDTH)] = 8192
-    """With message = "summary": random features M."""
+    """In secure sums: random features M."""
     seed: Annotated[int, between(0, 2**32 - 1)] = 0
-    """With message = "summary": seed of the random features."""
+    """In secure sums: seed of the random features."""
     budget_bytes: Annotated[int, between(1024, MAX_BUDGET)] = 1_500_000
-    """Limit on the bytes of a site's upload. The groups of its points become larger, or the rank of
-    its summary smaller, until it fits."""
+    """Limit on the bytes of a site's upload. The groups of its points become larger until it
+    fits."""
     min_clients: Annotated[int, between(1, 10**6)] = 1
     """A task with fewer uploads at its deadline ends as `short`."""
     deadline: Annotated[float, between(1, 365 * 86400)] = 3600.0
@@ -127,10 +122,10 @@ class ServerSettings(Settings):
     """Whether a class counts that one site alone has sent. Otherwise it waits for a second site,
     unless it is in `classes`, or the owner vouches for the site with `fedran federation accept`."""
     privacy: Privacy = "none"
-    """`secure`: the server learns the sum over at least `min_sites` sites, and nothing about one
-    site. Needs `classes`. See the how-to about secure sums. `dp`: the sum has noise too, so that it
-    is differentially private for every row. Needs `epsilon`. See the how-to about differential
-    privacy."""
+    """What sites send. `none`: points, which are means of groups of rows. `secure`: the server
+    learns the sum over at least `min_sites` sites, and nothing about one site. Needs `classes`. See
+    the how-to about secure sums. `dp`: the sum has noise too, so that it is differentially private
+    for every row. Needs `epsilon`. See the how-to about differential privacy."""
     min_sites: Annotated[int, between(2, MAX_SITES)] = 3
     """The fewest sites of a secure sum. Sites have a limit of their own too."""
     sketch: Annotated[int, between(0, MAX_WIDTH)] = 512
@@ -167,17 +162,12 @@ class ServerSettings(Settings):
                 raise ValueError(f"classes must list each label once, got {self.classes}")
             for label in self.classes:
                 canonical(label)
-        if self.message == "points" and self.kind == "relu":
-            raise ValueError(
-                'message = "points" needs kind = "cosine" or "hellinger", because a kernel '
-                "compares rows of unit norm"
-            )
-        if self.message != "points" and self.class_weight is not None:
-            raise ValueError('class_weight needs message = "points": sums do not hold single rows')
+        if self.privacy != "none" and self.class_weight is not None:
+            raise ValueError('class_weight needs privacy = "none": sums do not hold single rows')
         self._check_privacy()
 
     def _check_privacy(self) -> None:
-        """Secure sums need a list of classes, summaries, and room for a vector of fixed length."""
+        """Secure sums need a list of classes, and room for a vector of fixed length."""
         for name in ("epsilon", "total_epsilon", "honest_sites"):
             if self.privacy != "dp" and getattr(self, name) is not None:
                 raise ValueError(
@@ -191,19 +181,10 @@ class ServerSettings(Settings):
                 f'privacy = "{self.privacy}" needs `classes`, a list of 1 to {MAX_CLASSES} labels, '
                 "because all sites must add vectors of the same form"
             )
-        if self.kind == "relu":
-            raise ValueError(
-                f'privacy = "{self.privacy}" needs kind = "cosine" or "hellinger", because rows '
-                "must have a bounded norm"
-            )
         if self._sum_length > MAX_NUMBERS:
             raise ValueError(
                 f"a secure sum has at most {MAX_NUMBERS:,} numbers, got {self._sum_length:,}; a "
                 "smaller `sketch` needs fewer"
-            )
-        if self.message != "summary":
-            raise ValueError(
-                f'privacy = "{self.privacy}" needs message = "summary", because points do not add'
             )
         if self.privacy == "dp":
             self._check_budget()
@@ -270,7 +251,7 @@ class ServerSettings(Settings):
 
     def offer(self, task: str, earlier: Sequence[str] = ()) -> Offer:
         """The offer of a task, with the earlier tasks that a site may have missed."""
-        needed = OF_POINTS if self.message == "points" else OF_SUMMARIES
+        needed = OF_POINTS if self.privacy == "none" else OF_SUMS
         return Offer(
             self.federation,
             check_id(task, "task"),
@@ -278,7 +259,6 @@ class ServerSettings(Settings):
             self.kind,
             self.source,
             self.budget_bytes,
-            self.message,
             earlier=tuple(earlier),
             classes=self.labels if self.labels and len(self.labels) <= MAX_CLASSES else (),
             privacy=self.privacy,

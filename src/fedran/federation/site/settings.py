@@ -72,11 +72,8 @@ class SiteSettings(Settings):
     """Classes with fewer rows are withheld, and no group of points has fewer rows, because their
     sums would reveal single rows. Rows with pseudo-labels count. The `min_group` of the server may
     demand more."""
-    max_rank_share: Annotated[float, between(0.001, 1)] = 1.0
-    """Limit on the rank of a summary, as a share of its rows. A summary whose rank is near the
-    number of rows describes every single row."""
     max_out_features: Annotated[int, between(1, MAX_WIDTH)] = 2**16
-    """Limit on the number of random features. An offer with more is refused."""
+    """Limit on the number of random features of a secure sum. An offer with more is refused."""
     privacy: Privacy = "none"
     """The least protection that this site demands. With `secure`, a server that asks for a plain
     upload gets none."""

@@ -1,4 +1,4 @@
-"""A site's work for one task: rows become points or a summary, and a signed upload."""
+"""A site's work for one task: rows become points, and a signed upload."""
 
 from __future__ import annotations
 
@@ -14,18 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures
-from fedran.core.labels import encode_labels
 from fedran.core.points import condense
 from fedran.core.prepare import KernelFeatures
-from fedran.core.summarize import summarize
-from fedran.core.summary import Summary
-from fedran.core.sums.exact_sum import ExactSum
 from fedran.core.sums.scale import unequal_scales
 from fedran.data.rows import Rows
 from fedran.federation.protocol.configuration import load_settings
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.limits import BATCH_ROWS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Offer, open_envelope, require_same_source, seal
 from fedran.federation.protocol.ranges import unusual_columns
@@ -46,7 +40,6 @@ from fedran.federation.site.source import (
     extract,
 )
 from fedran.wire.codec import encode
-from fedran.wire.plan import plan
 from fedran.wire.validation import FILE_LIMITS
 
 if TYPE_CHECKING:
@@ -108,7 +101,6 @@ class Site:
         """
         offer.require_plain()
         offer.require(self.settings.federation, self.settings.source)
-        check_width(offer, self.settings)
         found, answer = self.outbox.envelope(offer.task), self.outbox.receipt(offer.task)
         correctable = answer is not None and answer.correctable
         if found is None and revise:
@@ -133,11 +125,7 @@ class Site:
 
     def _make(self, offer: Offer, data: Rows, revision: int) -> bytes:
         """Make the signed upload of a task and put it into the outbox."""
-        held = b""
-        if offer.message == "points":
-            upload, held = self.condense(offer, data)
-        else:
-            upload = encode(self.summarize(offer, data), max_bytes=offer.budget_bytes)
+        upload, held = self.condense(offer, data)
         envelope = seal(
             upload,
             self.key,
@@ -156,45 +144,12 @@ class Site:
     def _digest(self, data: Rows, offer: Offer) -> str:
         """SHA-256 of everything that an upload is made from: rows, settings and offer."""
         mine = self.settings
-        limits = (mine.min_class_count, mine.max_rank_share, mine.hold_out)
-        settings = (*limits, mine.pseudo_labels, str(data.X.dtype), data.X.shape)
+        limits = (mine.min_class_count, mine.hold_out, mine.pseudo_labels)
+        settings = (*limits, str(data.X.dtype), data.X.shape)
         asked = (offer.fingerprint.hash, offer.group_size, offer.min_group, offer.budget_bytes)
         sha = hashlib.sha256(repr((settings, asked, data.y)).encode(errors="surrogateescape"))
         sha.update(np.ascontiguousarray(data.X).data)
         return sha.hexdigest()
-
-    def summarize(self, offer: Offer, data: Rows | None = None) -> Summary:
-        """The summary of the task's rows, with the largest rank that the budget allows.
-
-        If random features H of all rows fit into ``work_bytes``, they are summarized at once.
-        Otherwise their Gram (M, M) is added up batch by batch and truncated once at the end:
-        memory does not grow with the number of rows.
-        """
-        phi, data = offer.features(), data or self.rows(offer)
-        assert isinstance(phi, RandomFeatures)
-        width, H, in_memory = phi.out_features, self.random_features(data, offer), None
-        capacity = self.capacity(width)
-        if summarize_bytes(len(data.y), width) <= self.work_bytes:
-            in_memory = H(slice(None))  # of all rows, without a copy of them
-            H, capacity = in_memory.__getitem__, len(data.y)
-        y, kept = choose_rows(H, data.y, capacity, offer, self.settings)
-        rank = self.rank(offer, len(kept), len({y[i] for i in kept}))
-        if in_memory is not None:
-            rows = in_memory if len(kept) == len(in_memory) else in_memory[kept]
-            labels = [y[i] for i in kept]
-            return summarize(rows, labels, rank=rank, fingerprint=phi.fingerprint)
-        total = ExactSum(width, stack=False)
-        batches = (slice(i, i + BATCH_ROWS) for i in range(0, len(kept), BATCH_ROWS))
-        classes, codes = encode_labels([y[i] for i in kept], len(kept))
-        total.add_rows(((batch, H(kept[batch])) for batch in batches), classes, codes)
-        return total.summary(rank, phi.fingerprint)
-
-    def rank(self, offer: Offer, n_rows: int, n_classes: int) -> int:
-        """The rank of a summary: the largest that the budget and ``max_rank_share`` allow."""
-        M, budget = offer.out_features, offer.budget_bytes
-        if not (rank := plan(budget, out_features=M, n_classes=n_classes).rank):
-            raise Refused("budget_bytes", f"room for the sums of {n_classes} classes", budget)
-        return min(rank, max(1, int(self.settings.max_rank_share * n_rows)))
 
     def condense(self, offer: Offer, data: Rows | None = None) -> tuple[bytes, bytes]:
         """The encoded points of the task's rows, and of those that are held out, one by one.
@@ -271,21 +226,3 @@ def checked_sign(features: NDArray[Any], offer: Offer) -> NDArray[Any]:
             hint="use the server's backbone here, or set kind = 'cosine' at the server",
         )
     return features
-
-
-def check_width(offer: Offer, settings: SiteSettings) -> None:
-    """Refuse an offer with more random features than this site allows; points have none."""
-    if offer.out_features > settings.max_out_features:
-        expected = f"at most {settings.max_out_features}, the site's max_out_features"
-        raise Refused("out_features", expected, offer.out_features)
-
-
-def summarize_bytes(n: int, width: int) -> int:
-    """Memory that random features (n, width) and their summary need at once, as measured.
-
-    The features are held twice in float32, beside three square matrices in float64.
-
-    >>> summarize_bytes(8000, 8192) < 2 * 2**30 < summarize_bytes(10_000, 8192)
-    True
-    """
-    return 8 * n * width + 24 * min(n, width) ** 2

@@ -1,7 +1,6 @@
 """Who takes part in a secure sum: late sites, changed rosters, sites that refuse or leave."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -115,8 +114,7 @@ def test_a_site_without_rows_is_not_waited_for(three, tmp_path):
 
 
 def test_a_site_that_demands_secure_sums_sends_nothing_else(three):
-    with three.store() as store:
-        store.settings = replace(three.settings(), privacy="none", deadline=1.0)
+    with three.store(privacy="none") as store:
         fleet = Fleet({11: three.node("site-1")})
         assert Round(Messenger(FlowerNetwork(fleet)), store).run("may") == "short"
     assert "as this site's settings demand" in declined(three, "may")["site-1"]

@@ -15,7 +15,7 @@ from fedran.federation.server.head.gate import is_beyond_chance
 from fedran.federation.server.head.head import judged, update_head
 from fedran.federation.server.store.store import VOUCHED
 from helpers.federation.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of
-from helpers.federation.made_federation import SUMMARIES, summary
+from helpers.federation.made_federation import SUMS, summary
 
 EVERYONE = range(1, 6)
 
@@ -170,32 +170,14 @@ def test_classes_of_a_very_large_site_wait_where_nobody_can_vouch_for_them(store
     assert fedran.decode(update_head(store, None, "may")[0]).classes == (0, 1, 4)
 
 
-def test_summaries_wait_as_well(sites, tmp_path):
-    store = sites.store(tmp_path / "sums", **SUMMARIES | {"trusted": False})
-    assert store.receive(sites.envelope("site-1", "may", summary(1))).settled
-    assert update_head(store, None, "may") == (b"", "")
-    assert store.receive(sites.envelope("site-2", "may", summary(2, classes=(1, 2)))).settled
-    assert fedran.decode(update_head(store, None, "may")[0]).classes == (1,)
-    assert store.receive(sites.envelope("site-3", "may", summary(3, n=400))).settled
+def test_secure_sums_wait_as_well(sites, tmp_path):
+    store = sites.store(tmp_path / "sums", **SUMS | {"trusted": False})
+    for number, (classes, n) in enumerate((((0, 1), 20), ((1, 2), 20), ((0, 1), 400)), start=1):
+        data = summary(number, classes, n=n)
+        assert store.receive(sites.secure_sum(number, "may", [f"site-{number}"], data)).settled
     head = fedran.decode(update_head(store, None, "may")[0])
-    assert aside(store, waits=True)["site-3", None]["evidence"] == "size"
-    assert (head.classes, head.diagnosis.n_rows) == ((1,), 40)
-    store.close()
-
-
-def test_a_site_that_swaps_the_classes_of_its_summaries_is_set_aside(sites, tmp_path):
-    store = sites.store(tmp_path / "sums", **SUMMARIES)
-    phi = store.settings.features()
-    for i in range(1, 6):
-        for task in ("may", "june", "july"):
-            given = rows([i, *task.encode()], range(5), 200)
-            given = rotated(given) if i == 5 else given
-            made = fedran.summarize(phi(np.abs(given.X)), given.y, 8, fingerprint=phi.fingerprint)
-            blob = sites.envelope(f"site-{i}", task, fedran.encode(made))
-            assert store.receive(blob).settled
-    head = fedran.decode(update_head(store, None, "july")[0])
-    assert aside(store).keys() == {("site-5", None)}
-    assert head.diagnosis.n_rows == 4 * 3 * 200
+    assert aside(store, waits=True)["cohort-3", None]["evidence"] == "size"
+    assert head.diagnosis.n_rows == 40
     store.close()
 
 

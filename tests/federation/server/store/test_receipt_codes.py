@@ -7,7 +7,7 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code
-from helpers.federation.made_federation import SUMMARIES, D, Sites, summary, upload
+from helpers.federation.made_federation import SUMS, D, Sites, upload
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_client_that_is_not_in_the_roster_is_refused_as_unknown(store):
 
 
 def test_rows_that_are_in_through_a_sum_are_a_conflict(sites, tmp_path):
-    store = sites.store(tmp_path / "sums", **SUMMARIES)
+    store = sites.store(tmp_path / "sums", **SUMS)
     assert store.receive(sites.secure_sum(1, "may", ["site-1"])).settled
-    assert store.receive(sites.envelope("site-1", "may", summary(1))).code == Code.CONFLICT
+    assert store.receive(sites.secure_sum(2, "may", ["site-1"])).code == Code.CONFLICT
     store.close()

@@ -19,10 +19,8 @@ from fedran.federation.server.store.forgetting import check_record
 from fedran.federation.server.store.store import Store
 from helpers.federation.made_federation import (
     PHI,
-    SUMMARIES,
     Sites,
     same_state,
-    summary,
     upload,
 )
 from helpers.federation.made_site import OFFER, rows, site_of
@@ -33,15 +31,15 @@ def sites():
     return Sites("site-1", "site-2", "site-3")
 
 
-def fill(store, sites, tasks=("may", "june"), make=upload):
+def fill(store, sites, tasks=("may", "june")):
     for n, client in enumerate(("site-1", "site-2", "site-3")):
         for k, task in enumerate(tasks):
-            blob = sites.envelope(client, task, make(10 * n + k, classes=(k, k + 1)))
+            blob = sites.envelope(client, task, upload(10 * n + k, classes=(k, k + 1)))
             assert store.receive(blob).code == Code.ACCEPTED
 
 
 def test_a_site_may_send_a_limited_number_of_revisions_per_hour(sites, store, monkeypatch):
-    """Each is solved anew, and of summaries all others are added up again."""
+    """Each is solved anew."""
     monkeypatch.setattr(f"{Store.__module__}.MAX_HOURLY_REVISIONS", 3)
     fill(store, sites)
 
@@ -59,18 +57,16 @@ def test_a_site_may_send_a_limited_number_of_revisions_per_hour(sites, store, mo
     assert revise("site-1", "may", 5) == Code.ACCEPTED
 
 
-@pytest.mark.parametrize("make", [upload, summary])
-def test_a_revision_replaces_the_upload_bit_for_bit(make, sites, tmp_path):
-    settings = SUMMARIES if make is summary else {}
-    store = sites.store(tmp_path / "state", **settings)
-    fill(store, sites, make=make)
+def test_a_revision_replaces_the_upload_bit_for_bit(sites, tmp_path):
+    store = sites.store(tmp_path / "state")
+    fill(store, sites)
     old = store.database.uploads()[0]
     data = store.database.envelope(old)
     first = fedran.encode(store.solve())
-    revised = sites.envelope("site-1", "may", make(99, classes=(1,)), revision=1)
+    revised = sites.envelope("site-1", "may", upload(99, classes=(1,)), revision=1)
     assert store.receive(revised).code == Code.ACCEPTED
     assert store.receive(revised).code == Code.DUPLICATE
-    other = sites.store(tmp_path / "other", **settings)
+    other = sites.store(tmp_path / "other")
     for blob in store.database.envelopes():
         assert open_envelope(blob).statement.digest != old.digest
         assert other.receive(blob).code == Code.ACCEPTED
@@ -86,7 +82,7 @@ def test_a_revision_replaces_the_upload_bit_for_bit(make, sites, tmp_path):
     assert told["by"] == open_envelope(revised).statement.digest
     assert fedran.encode(store.solve()) == fedran.encode(other.solve()) != first
     store.close()
-    again = sites.store(tmp_path / "state", **settings)
+    again = sites.store(tmp_path / "state")
     assert same_state(again, other)
     files = [p.read_bytes() for p in (tmp_path / "state").iterdir()]
     assert not any(data[-200:] in content for content in files)

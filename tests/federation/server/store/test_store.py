@@ -40,13 +40,15 @@ def test_the_same_upload_counts_once(sites, store):
 def test_the_head_equals_one_solve_over_all_messages(make, request, sites):
     store = request.getfixturevalue("store" if make is upload else "sums")
     plain = fedran.Aggregator(fingerprint=store.fingerprint)
-    keys = ("site-1", "may"), ("site-2", "may"), ("site-1", "june")
-    for seed, (client, task) in enumerate(keys):
-        data = make(seed, classes=(0, 1) if task == "may" else (2, 3))
-        assert store.receive(sites.envelope(client, task, data)).settled
-        plain.absorb(fedran.decode(data), client=client, task=task)
+    for number, task in ((1, "may"), (2, "may"), (1, "june")):
+        data = make(number, classes=(0, 1) if task == "may" else (2, 3))
+        blob = sites.envelope(f"site-{number}", task, data)
+        if make is summary:
+            blob = sites.secure_sum(number, task, [f"site-{number}"], data)
+        assert store.receive(blob).settled
+        plain.absorb(fedran.decode(data), client=open_envelope(blob).statement.client, task=task)
     assert store.solve().classes == (0, 1, 2, 3)
-    assert fedran.encode(store.solve()) == fedran.encode(plain.solve())
+    assert fedran.encode(store.solve()) == fedran.encode(plain.solve(store.ridge))
 
 
 @pytest.mark.parametrize("landmarks", [3, 4096])
@@ -76,8 +78,8 @@ def test_classes_are_balanced_as_the_settings_say(sites, tmp_path):
     balanced = fedran.encode(plain.solve(class_weight="balanced"))
     assert fedran.encode(store.solve()) == balanced != fedran.encode(plain.solve())
     store.close()
-    with pytest.raises(ValueError, match='class_weight needs message = "points"'):
-        sites.store(tmp_path / "t", class_weight="balanced", message="summary", min_group=1)
+    with pytest.raises(ValueError, match='class_weight needs privacy = "none"'):
+        sites.store(tmp_path / "t", class_weight="balanced", privacy="secure", classes=[0, 1])
 
 
 def test_groups_below_min_group_are_refused(sites, tmp_path):
@@ -166,15 +168,12 @@ def test_labels_outside_the_announced_classes_are_refused(sites, tmp_path):
     store.close()
 
 
-def test_no_rows_count_twice_directly_and_in_secure_sums(sites, sums):
-    sums.receive(sites.envelope("site-3", "may", summary(13)))
+def test_no_rows_count_twice_in_secure_sums_and_none_of_a_site_alone(sites, sums):
     both = ["site-1", "site-2"]
     assert sums.receive(sites.secure_sum(1, "may", both)).outcome == "accepted"
-    assert (
-        "in a sum of cohort-1" in sums.receive(sites.envelope("site-1", "may", summary(11))).reason
-    )
+    alone = sums.receive(sites.envelope("site-3", "may", summary(11)))
+    assert (alone.code, "expected a secure sum" in alone.reason) == (Code.INVALID, True)
     assert "in a sum of cohort-1" in sums.receive(sites.secure_sum(2, "may", both[:1])).reason
-    assert "directly" in sums.receive(sites.secure_sum(3, "may", ["site-3"])).reason
     assert sums.receive(sites.secure_sum(1, "june", both)).outcome == "accepted"
 
 
@@ -186,17 +185,16 @@ def test_only_the_server_can_sign_a_sum_of_other_sites(sites, sums):
     signed = replace(honest, statement=claim, signature=sites.keys["site-1"].sign(claim))
     assert sums.receive(signed.to_bytes()).code == Code.FOREIGN_MEMBERS
     assert (sums.database.count(), sums.state.covered) == (0, {})
-    assert sums.receive(sites.envelope("site-2", "may", summary(12))).outcome == "accepted"
+    assert sums.receive(sites.secure_sum(1, "may", ["site-2"])).outcome == "accepted"
 
 
 def test_a_secure_sum_ends_when_a_member_is_forgotten(sites, sums):
-    sums.receive(sites.envelope("site-1", "june", summary(11)))
     kept = sums.receive(sites.secure_sum(1, "june", ["site-2"]))
     for number, sum_of in ((1, ["site-1", "site-2"]), (2, ["site-3"])):
         sums.receive(sites.secure_sum(number, "may", sum_of))
     found = sums.forget("site-1", None, "me", SiteKey.generate())
     assert [u.key for u in found.sums] == [("cohort-1", "may")]
-    assert {(t.client, t.task) for t in found.tombstones} == {("site-1", "may"), ("site-1", "june")}
+    assert {(t.client, t.task) for t in found.tombstones} == {("site-1", "may")}
     assert {u.key for u in sums.database.uploads()} == {("cohort-1", "june"), ("cohort-2", "may")}
     assert kept.settled
     again = sums.receive(sites.secure_sum(4, "may", ["site-1", "site-2"]))
@@ -205,7 +203,8 @@ def test_a_secure_sum_ends_when_a_member_is_forgotten(sites, sums):
 
 
 def test_rows_that_are_all_zero_are_refused(sites, sums):
-    assert "all zero" in sums.receive(sites.envelope("site-1", "may", summary(1, scale=0.0))).reason
+    zero = sites.secure_sum(1, "may", ["site-1"], summary(1, scale=0.0))
+    assert "all zero" in sums.receive(zero).reason
 
 
 def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeypatch, caplog):

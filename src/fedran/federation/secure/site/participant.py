@@ -32,7 +32,7 @@ from fedran.federation.site.failures import NoContribution, text_for_server, tim
 from fedran.federation.site.pseudo_labels import MappedRows, choose_rows, require_listed
 from fedran.federation.site.settings import SiteSettings
 from fedran.federation.site.source import NoRows
-from fedran.federation.site.upload import Site, check_width
+from fedran.federation.site.upload import Site
 
 log = logging.getLogger(__name__)
 CANNOT_ADD = (
@@ -133,7 +133,9 @@ class Participant:
         its own noise. So the guarantee may count on the noise of the others only.
         """
         noise, limits = content.noise, self.limits
-        check_width(offer, limits)
+        if offer.out_features > limits.max_out_features:
+            expected = f"at most {limits.max_out_features}, the site's max_out_features"
+            raise Refused("out_features", expected, offer.out_features)
         if (noise is not None) != (offer.privacy == "dp"):
             expected = "noise" if offer.privacy == "dp" else "no noise"
             raise Refused("content", f"{expected}, as the offer says", noise)
@@ -194,7 +196,7 @@ def make_contribution(site: Site, offer: Offer, content: Content) -> NDArray[np.
     if content.noise is None:
         require_listed(data.y, offer, local=True)
     phi, H = offer.features(), site.random_features(data, offer)
-    assert isinstance(phi, RandomFeatures)  # secure sums need summaries
+    assert isinstance(phi, RandomFeatures)
     if content.noise is not None:
         return private_contribution(content.mechanism(phi.fingerprint), H, data.y, content)
     capacity = site.capacity(phi.out_features)

@@ -154,7 +154,7 @@ def judge(
     Without validation rows at hand, what they said ``before`` holds.
     """
     trusted, found = store.vouched, dict[Part, SetAside]()
-    sums = store.settings.message == "summary"  # of which no class can be left out
+    sums = store.settings.privacy != "none"  # of which no class can be left out
     if validation is None:
         here = {upload.client for upload in store.served.uploads.values()} - {*trusted}
         found = {a.part: a for a in before if a.evidence == "rows" and a.client in here}
@@ -304,7 +304,7 @@ def _worse_rows(
         return None
     part = max(worse, key=lambda p: worse[p][0] - worse[p][1])
     gain, client = worse[part], part[0]
-    if store.settings.message == "points" and not any(known == client for known, _ in found):
+    if store.settings.privacy == "none" and not any(known == client for known, _ in found):
         named = [(client, c) for c in ordered(labels[client])][: validation.most_heads]
         for other, more in validation.compare(heads(named)).items():
             if more[0] - more[1] >= gain[0] - gain[1]:
@@ -330,7 +330,7 @@ def _waiting(
         if others and sizes[client] > settings.row_multiple * statistics.median(others):
             vouched = {c for c, o in opinions.get(client, {}).items() if o.vouched >= VOTE}
             waits = labels[client] - vouched
-            if settings.message == "summary":
+            if settings.privacy != "none":
                 waits = set() if vouched else {None}
             for label in sorted(waits, key=str):
                 if not {(client, None), (client, label)} & out:

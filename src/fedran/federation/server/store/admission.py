@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from fedran.core.consistency import check_one_site, check_row_energy
+from fedran.core.consistency import check_row_energy
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import named, ordered
 from fedran.core.points import Points
@@ -18,9 +18,8 @@ from fedran.federation.server.settings import ServerSettings
 from fedran.federation.server.store.schema import Upload
 from fedran.federation.server.store.state import State
 from fedran.wire.codec import decode_message
-from fedran.wire.container import Container, unpack
+from fedran.wire.container import unpack
 from fedran.wire.head_codec import head_fits
-from fedran.wire.summary_codec import rounding_of
 from fedran.wire.validation import DEFAULT_LIMITS
 
 
@@ -47,7 +46,7 @@ def check_fingerprint(statement: Statement, fingerprint: Fingerprint) -> None:
 def check_not_covered(
     statement: Statement, accepted: Collection[UploadId], covered: Mapping[UploadId, UploadId]
 ) -> None:
-    """Refuse an upload with rows that were accepted before, in a secure sum or in another upload.
+    """Refuse an upload with rows that were accepted before, also in another secure sum.
 
     ``covered`` maps members of sums to these sums.
     """
@@ -59,10 +58,9 @@ def check_not_covered(
             "another one",
             hint="a site sends one upload per task; use a new task id for more data",
         )
-    for member in (statement.key, *statement.members):
-        if member in covered or member in accepted:
-            how = f"in a sum of {covered[member][0]}" if member in covered else "directly"
-            got = f"{member}, which was accepted {how}"
+    for member in statement.members:
+        if member in covered:
+            got = f"{member}, which was accepted in a sum of {covered[member][0]}"
             raise UploadRefused(
                 Code.CONFLICT, "members", "uploads that were not accepted before", got
             )
@@ -81,32 +79,29 @@ def check_not_forgotten(statement: Statement, forgotten: Collection[UploadId]) -
         )
 
 
-def check_accounts(statement: Statement, message: Summary, upload: Container) -> None:
-    """Refuse a summary of several sites, and accounts that the rows of one site cannot have.
+def check_sum(message: Summary) -> None:
+    """Refuse a secure sum whose accounts its rows cannot have.
 
-    The ridge depends on the number of rows per site, so nobody may choose the number of sites. A
-    secure sum was truncated once, after all rows were added up, so it is one part too.
+    It was truncated once, after all rows were added up, so it is one part. The ridge depends on the
+    number of rows per part.
     """
     if message.accounts.energy <= 0:
         expected = "rows that are not all zero"
         raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
     if message.accounts.parts != 1:
-        expected = "1: the upload describes one site"
-        raise UploadRefused(Code.INVALID, "parts", expected, message.accounts.parts)
-    if statement.members:
-        check_row_energy(message)
-    else:
-        check_one_site(message, rounding_of(upload, message))
+        raise UploadRefused(Code.INVALID, "parts", "1", message.accounts.parts)
+    check_row_energy(message)
 
 
 def check_message(envelope: Envelope, settings: ServerSettings, state: State) -> Message:
     """The decoded message, after every check that could refuse it. Nothing is absorbed here."""
     statement, size = envelope.statement, len(envelope.upload)
+    if settings.privacy != "none" and not statement.members:
+        raise UploadRefused(Code.INVALID, "members", "a secure sum", "the upload of one site")
     if size > settings.budget_bytes and not statement.members:
         expected = f"at most {settings.budget_bytes} bytes, the budget of the offer"
         raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
-    upload = unpack(envelope.upload, settings.limits)
-    message = decode_message(upload, settings.limits)
+    message = decode_message(unpack(envelope.upload, settings.limits), settings.limits)
     state.check(message, statement.key)
     listed = settings.labels
     unknown = () if listed is None else ordered(set(message.classes).difference(listed))
@@ -119,7 +114,7 @@ def check_message(envelope: Envelope, settings: ServerSettings, state: State) ->
         message.validate(settings.min_group)
         width, support = message.in_features, max(settings.support, len(total))
     else:
-        check_accounts(statement, message, upload)
+        check_sum(message)
         width = message.out_features
     if not head_fits(total, width, DEFAULT_LIMITS, support):
         expected = "labels over all uploads for which sites can read the head"

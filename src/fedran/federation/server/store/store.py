@@ -22,16 +22,10 @@ from fedran.core.solve.head import Head
 from fedran.core.solve.kernel_ridge import ASKED, ASKED_RIDGE
 from fedran.core.solve.nystrom import sketch_ridge
 from fedran.core.solve.ridge import Ridge
-from fedran.core.summary import Summary
 from fedran.core.sums.aggregator import Aggregator, Message
-from fedran.core.sums.stored_points import Opinion, Part, StoredPoints, class_means
+from fedran.core.sums.stored_points import Opinion, Part
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.limits import (
-    EVENT_SECONDS,
-    MAX_EVENTS,
-    MAX_HOURLY_REVISIONS,
-    MEAN_FEATURES,
-)
+from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS, MAX_HOURLY_REVISIONS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
@@ -57,7 +51,7 @@ from fedran.federation.server.store.forgetting import (
     write_record,
 )
 from fedran.federation.server.store.schema import Upload, class_rows, describe_upload
-from fedran.federation.server.store.state import SUM, State
+from fedran.federation.server.store.state import State
 from fedran.wire.codec import encode
 from fedran.wire.validation import Header, plain_calibration
 
@@ -162,22 +156,14 @@ class Store:
         return self.state.without(later) if later else self.state
 
     def what_others_say(self, left_out: Collection[Part]) -> dict[str, dict[Label, Opinion]]:
-        """What all other sites say about each site; empty for secure sums.
-
-        Of a summary, they are asked about its class means.
-        """
-        if self.settings.message == "points":
-            return self.served.aggregator.what_others_say(left_out)
-        means = StoredPoints()
-        for key, upload in self.served.uploads.items() if self.settings.privacy == "none" else ():
-            message = self.database.message(upload)
-            assert isinstance(message, Summary)
-            means.add(key, class_means(message.sums, MEAN_FEATURES))
-        return means.what_others_say(left_out)
+        """What all other sites say about each site; empty for secure sums."""
+        if self.settings.privacy != "none":
+            return {}
+        return self.served.aggregator.what_others_say(left_out)
 
     def candidate(self, left_out: Collection[Part]) -> Head | None:
         """A head without some parts, to be compared with others; None if no class is left."""
-        if self.settings.message == "points":
+        if self.settings.privacy == "none":
             return self._solve_points(self.served, left_out, ASKED_RIDGE, ASKED)
         clients = {client for client, _ in left_out}
         uploads = (u for u in self.served.uploads.values() if u.client in clients)
@@ -187,10 +173,10 @@ class Store:
     def solve(self, left_out: Collection[Part] = ()) -> Head | None:
         """The head over everything that may count, but some parts; None if no class is left.
 
-        A label of a summary cannot be left out of its sum, so the head has no such label at all.
+        A label cannot be left out of a secure sum, so the head has no such label at all.
         """
         state = self.served
-        if self.settings.message == "points":
+        if self.settings.privacy == "none":
             found = self._solve_points(state, left_out, self.ridge, self.settings.support)
             return None if found is None else self.calibrated(found)
         clients = {client for client, label in left_out if label is None}
@@ -201,9 +187,6 @@ class Store:
         if not kept:
             return None
         head = state.aggregator.solve(self.ridge)
-        if state is self.state:
-            with self.tolerating_a_full_disk(SUM):  # a restart only takes longer
-                self.state.save_sum()
         if len(kept) == len(head.classes):
             return self.calibrated(head)
         classes = tuple(head.classes[i] for i in kept)
@@ -250,10 +233,11 @@ class Store:
     @property
     def ridge(self) -> Ridge | None:
         """The rule for the ridge that fits what sites send; None: the default one."""
+        if self.settings.privacy == "none":
+            return None
         M = self.settings.out_features
-        if self.settings.privacy == "dp":
-            return noisy_ridge(self.aggregator.accounts, M)
-        return None if self.key is None else sketch_ridge(M)
+        private = self.settings.privacy == "dp"
+        return noisy_ridge(self.aggregator.accounts, M) if private else sketch_ridge(M)
 
     def close(self) -> None:
         """Close the database. Nothing is lost without it."""
@@ -356,7 +340,6 @@ class Store:
         self.forgotten.update((t.client, t.task) for t in found.tombstones)
         kept = {upload.key for upload in self.database.uploads()}
         self.state = self.state.without(self.state.uploads.keys() - kept)
-        self.state.delete_sum()
         return found
 
     def _open(self, arrival: Arrival) -> Envelope:
@@ -375,8 +358,7 @@ class Store:
     def _check_content(self, arrival: Arrival) -> Message:
         """Check an upload completely. A revision is checked against the state without the old one.
 
-        Without it, summaries are added up anew, which takes long. So whatever can be checked before
-        is checked first.
+        What can be checked without that state is checked first.
         """
         assert arrival.envelope is not None
         statement, state = arrival.envelope.statement, self.state
@@ -416,7 +398,6 @@ class Store:
                 write_record(self.folder.parent, upload.client, record)
             self.state = arrival.state
             self.database.checkpoint()  # the upload that was replaced is in no file any more
-            self.state.delete_sum()
         self.state.add(upload, message)
 
     def _record_revision(self, old: Upload, new: Upload) -> str:
