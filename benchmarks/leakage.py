@@ -30,9 +30,9 @@ from fedran.data.catalogue import dataset_title, load_dataset
 from fedran.leakage import Leakage, measure
 from fedran.leakage.attacks import GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 from fedran.leakage.evidence import Evidence, Moments, Rows, class_counts
-from fedran.leakage.membership import LEAST_PER_CLASS, separate
+from fedran.leakage.membership import LEAST_PER_CLASS, SURE, Number, separate
 from fedran.leakage.meter import SINGLE
-from fedran.wire.sizes import human_bytes
+from fedran.wire.plan import human_bytes
 from fedran_bench.streams import dirichlet
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -207,18 +207,8 @@ def noisy_figures(sums: NoisySums, w: World, Z: np.ndarray, y: np.ndarray) -> Li
         outside,
         rng,
     )
-    top = max(found, key=lambda s: s.auc)
-    return {
-        "description": f"noisy sums of about {sums.counts.sum():,.0f} rows, {len(known)} classes",
-        "members": len(inside),
-        "reference": len(outside),
-        "single": [0, 0],
-        "cosine": None,
-        "auc": top.auc,
-        "tpr": max((s.tpr for s in found if s.tpr is not None), default=None),
-        "attacks": {s.attack: s.auc for s in sorted(found, key=lambda s: -s.auc)},
-        "error": top.error,
-    }
+    description = f"noisy sums of about {sums.counts.sum():,.0f} rows, {len(known)} classes"
+    return _fields(Leakage(description, len(inside), len(outside), tuple(found), {}), {})
 
 
 def noisy_evidence(sums: NoisySums, classes: Sequence[int]) -> Evidence:
@@ -262,16 +252,17 @@ def noisy_like(rows: Rows, n_classes: int, like: NoisySums, rng: np.random.Gener
 
 def _fields(found: Leakage, counts: dict[object, float]) -> dict[str, object]:
     numbers = {n.attack: n for n in found.numbers}
+    single = numbers.get(SINGLE, Number(SINGLE, 0, "rows", tries=0))
     membership = [n for n in found.numbers if n.measure == "auc"]
     small = [found.cosines[c] for c, n in counts.items() if 1 < round(float(n)) < 5]
     return {
         "description": found.description,
         "members": found.members,
         "reference": found.reference,
-        "single": [int(numbers[SINGLE].value), numbers[SINGLE].tries],
+        "single": [int(single.value), single.tries],
         "cosine": float(np.mean(small)) if small else None,
         "auc": found.auc,
-        "tpr": found.tpr,
+        "tpr": numbers[SURE].value if SURE in numbers else None,
         "attacks": {n.attack: n.value for n in membership},
         "error": membership[0].error,
     }

@@ -17,7 +17,7 @@ from fedran.leakage.attacks import (
 )
 from fedran.leakage.evidence import Rows, read
 from fedran.leakage.membership import (
-    _standardised,
+    Scored,
     auc,
     auc_error,
     halves,
@@ -55,7 +55,7 @@ def test_reference_rows_are_compared_with_the_others_of_their_class():
     rng = np.random.default_rng(0)
     inside, outside = {"a": rng.random(6)}, {"a": rng.random(20)}
     codes, other_codes = np.arange(6) % 2, np.arange(20) % 2
-    found = _standardised(inside, codes, outside, other_codes)
+    found = Scored(inside, codes, outside, other_codes).standardised()
     for i in range(20):
         rest = outside["a"][(other_codes == other_codes[i]) & (np.arange(20) != i)]
         expected = (outside["a"][i] - rest.mean()) / rest.std()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import fedran
 from fedran.data.catalogue import load_dataset
-from fedran.wire.plan import FRONT
-from fedran.wire.sizes import (
+from fedran.wire.plan import (
+    FRONT,
     head_bytes,
     kernel_head_bytes,
     parse_bytes,

@@ -27,9 +27,7 @@ STEPS, INNER_STEPS = 10, 8
 DAMPING = 1e-2
 
 Matrix: TypeAlias = NDArray[np.float32]
-"""Points (k, d), one row per class. P has float32 too, and a copy would take long."""
-Values: TypeAlias = NDArray[np.float32]
-"""Random features of such points, (k, M)."""
+"""Points (k, d), one row per class, or their random features (k, M). P has float32 too."""
 
 
 def invert_means(message: Message, phi: FeatureMap) -> NDArray[Any]:
@@ -74,7 +72,7 @@ def identified(
 
 
 def recover_means(
-    phi: RandomFeatures, means: Values, counts: Float64[NDArray[Any], " k"], row_energy: float
+    phi: RandomFeatures, means: Matrix, counts: Float64[NDArray[Any], " k"], row_energy: float
 ) -> Matrix:
     """Mean features (k, prepared d) from the means (k, M) of random features of ``counts`` rows.
 
@@ -89,7 +87,7 @@ def recover_means(
     P, single = phi.projection, (counts == 1)[:, None]
     squared_norm = 1.0 if phi.kind != "relu" else 2 * row_energy / phi.out_features
 
-    def error(x: Matrix) -> tuple[Values, Values]:
+    def error(x: Matrix) -> tuple[Matrix, Matrix]:
         left = np.maximum(squared_norm - np.sum(x**2, axis=1, keepdims=True), 0.0)
         variance = np.where(single, 0.0, left).astype(np.float32)
         value, slope = _activation(phi.kind, x @ P, variance)
@@ -100,25 +98,20 @@ def recover_means(
     rest, slope = error(x)
     for _ in range(STEPS):
 
-        def normal(v: Matrix, slope: Values = slope, damping: Values = damping) -> Matrix:
+        def normal(v: Matrix, slope: Matrix = slope, damping: Matrix = damping) -> Matrix:
             return ((v @ P) * slope**2) @ P.T + damping * v
 
         tried = x + _conjugate_gradients(normal, -(rest * slope) @ P.T)
-        tried = np.where(single, _prepared(phi, tried), tried)
+        if phi.kind != "relu":  # the nearest points that phi.prepare can give
+            near = np.maximum(tried, 0.0) if phi.kind == "hellinger" else tried
+            near = near / np.maximum(np.linalg.norm(near, axis=1, keepdims=True), 1e-12)
+            tried = np.where(single, near, tried)
         new, new_slope = error(tried)
         better = (np.sum(new**2, axis=1) < np.sum(rest**2, axis=1))[:, None]
         x, rest = np.where(better, tried, x), np.where(better, new, rest)
         slope = np.where(better, new_slope, slope)
         damping = damping * np.where(better, np.float32(0.5), np.float32(4.0))
     return x
-
-
-def _prepared(phi: RandomFeatures, x: Matrix) -> Matrix:
-    """The nearest points that ``phi.prepare`` can give."""
-    if phi.kind == "relu":
-        return x
-    x = np.maximum(x, 0.0) if phi.kind == "hellinger" else x
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 
 
 def _conjugate_gradients(normal: Callable[[Matrix], Matrix], right: Matrix) -> Matrix:
@@ -134,17 +127,11 @@ def _conjugate_gradients(normal: Callable[[Matrix], Matrix], right: Matrix) -> M
     return x
 
 
-def _activation(kind: str, u: Values, variance: Values) -> tuple[Values, Values]:
+def _activation(kind: str, u: Matrix, variance: Matrix) -> tuple[Matrix, Matrix]:
     """E a(u + e) for e from N(0, variance), and its derivative in u."""
-    if kind == "relu":
-        deviation = np.sqrt(variance + 1e-12)
-        below = ndtr(u / deviation)
-        return u * below + deviation * _normal(u / deviation), below
-    scale = np.sqrt(1.0 + variance)
+    scale = np.sqrt(variance + (1e-12 if kind == "relu" else 1.0))
     a = u / scale
-    below, density = ndtr(a), _normal(a)
+    below, density = ndtr(a), np.exp(-0.5 * a**2) / np.sqrt(2 * np.pi)
+    if kind == "relu":
+        return u * below + scale * density, below
     return u * below + variance / scale * density, below + a * density / scale**2
-
-
-def _normal(x: Values) -> Values:
-    return np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)

@@ -19,7 +19,7 @@ from fedran.core.sums.class_sums import ClassSums
 from fedran.leakage.attacks import HEADS, MEAN
 from fedran.leakage.evidence import Message, Rows, class_counts, class_means, read
 from fedran.leakage.inversion import identified, invert_means, single_rows
-from fedran.leakage.membership import LEAST_PER_CLASS, TOGETHER, separate
+from fedran.leakage.membership import LEAST_PER_CLASS, SURE, TOGETHER, Number, separate
 
 MAX_ROWS = 20_000
 """Most members and most reference rows that are tested; more are sampled."""
@@ -30,7 +30,6 @@ POINTS_TOLERANCE = (0.2, 0.5)
 SMALL_CLASS = 5
 """A class with fewer rows is small."""
 SINGLE, SMALL = "rows that are alone", "mean of a small class"
-SURE = "members at 0.1 % false positives"
 WITHHOLD = "Withhold classes with few rows: min_class_count in site.toml."
 LOWER_RANK = "Lower the rank."
 LARGER_GROUPS = "Use larger groups: min_group and group_size."
@@ -50,21 +49,6 @@ class Tolerance(NamedTuple):
     """Of the strongest membership attack. 0.5 is guessing, 1 is certain."""
     tpr: float = 0.01
     """Share of the members that are found at 0.1 % false positives."""
-
-
-class Number(NamedTuple):
-    """What one attack found."""
-
-    attack: str
-    value: float
-    measure: str
-    """``rows``, ``cosine``, ``auc`` or ``tpr``: the field of ``Tolerance``."""
-    advice: str
-    """What would lower the number."""
-    tries: int | None = None
-    """Attempts, where the value counts those that succeeded."""
-    error: float | None = None
-    """Standard error of an AUC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +73,6 @@ class Leakage:
     def auc(self) -> float:
         """AUC of the strongest membership attack."""
         return max(n.value for n in self.numbers if n.measure == "auc")
-
-    @property
-    def tpr(self) -> float | None:
-        """The largest share of members that an attack finds; None with too few reference rows."""
-        return next((n.value for n in self.numbers if n.measure == "tpr"), None)
 
     def over(self, tolerance: Tolerance | None = None) -> tuple[Number, ...]:
         """The numbers above their limits."""
@@ -170,12 +149,12 @@ def measure(
     inside = inside[rng.permutation(len(inside))[:MAX_ROWS]]
     some = rng.permutation(np.flatnonzero(np.isin(other_codes, tested)))[:MAX_ROWS]
     outside = _of_classes(_described(message, phi, X_other[some], other_codes[some]), tested)
-    separations = separate(evidence, imitate, inside, outside, rng)
+    found = separate(evidence, imitate, inside, outside, rng)
     means = X[:0] if isinstance(message, Head) else invert_means(message, phi)
     alone = single_rows(message, means)
     alone = alone[rng.permutation(len(alone))[:MAX_POINTS]]
     hits = identified(alone, X, X_other)
-    numbers = [Number(SINGLE, hits, "rows", _advice(message, SINGLE), tries=len(alone))]
+    numbers = [Number(SINGLE, hits, "rows", _advice(message, SINGLE), len(alone))]
     cosines = {
         label: _cosine(mean, X[codes == c].mean(axis=0)) if np.any(codes == c) else 0.0
         for c, (label, mean) in enumerate(zip(classes, means, strict=False))
@@ -185,17 +164,10 @@ def measure(
         small = [cosine for label, cosine in cosines.items() if sizes[label] < SMALL_CLASS]
         if small:
             numbers.append(Number(SMALL, max(small), "cosine", _advice(message, SMALL)))
-    separations.sort(key=lambda s: -s.auc)
-    strongest = next(s.attack for s in separations if s.attack != TOGETHER)
-    advice = {s.attack: _advice(message, s.attack) for s in separations}
-    advice[TOGETHER] = advice[strongest]
-    numbers += [
-        Number(s.attack, s.auc, "auc", advice[s.attack], None, s.error) for s in separations
-    ]
-    rates = [(s.tpr, s.attack) for s in separations if s.tpr is not None]
-    if rates:
-        rate, attack = max(rates, key=lambda found: found[0])
-        numbers.append(Number(SURE, rate, "tpr", advice[attack]))
+    strongest = next(n.attack for n in found if n.attack != TOGETHER)
+    for number in found:
+        of = strongest if number.attack in (TOGETHER, SURE) else number.attack
+        numbers.append(number._replace(advice=_advice(message, of)))
     return Leakage(_describe(message), len(inside), len(outside), tuple(numbers), cosines)
 
 

@@ -20,13 +20,8 @@ from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 DEFAULT_BITS = 5.0
 Encodable: TypeAlias = Points | Summary | Head | Aggregator
 Kind = TypeVar("Kind", Points, Summary, Head, Aggregator)
-KINDS: dict[type, str] = {
-    Points: "points",
-    Summary: "summary",
-    Head: "head",
-    Aggregator: "aggregator",
-}
-"""The name of each class in the header of a message."""
+KINDS = (Points, Summary, Head, Aggregator)
+"""Each is called so in the header of a message, in small letters."""
 READERS: dict[str, Callable[[Container, Limits], Points | Summary | Head]] = {
     "points": decode_points,
     "summary": decode_summary,
@@ -192,7 +187,7 @@ def decode_container(
 ) -> Encodable:
     """The object in a verified container, refused unless it is of the given kind."""
     if kind is not None:
-        message.of_kind(KINDS[kind])
+        message.of_kind(kind.__name__.lower())
     if message.kind == "aggregator":
         return decode_aggregator(message, limits, device)
     if message.kind not in READERS:
