@@ -152,22 +152,13 @@ class Summary:
             "summaries add up with summaries"
         )
 
-    def truncate(
-        self,
-        rank: int | None,
-        *,
-        local: bool = False,
-    ) -> Summary:
-        """The best summary of at most this rank; the loss is added to the accounts.
-
-        The accounts record the loss as a merge, or with ``local`` as the client's own truncation.
-        """
+    def truncate(self, rank: int | None) -> Summary:
+        """The best summary of at most this rank; the accounts record the loss as a merge."""
         result = leading(self.factor, check_rank(rank), "the factor")
-        acc = self.accounts
         return replace(
             self,
             factor=result.factor,
-            accounts=(acc.after_local_cut if local else acc.after_merge_cut)(result.loss),
+            accounts=self.accounts.after_merge_cut(result.loss),
             route=result.route,
             digest=None,
         )

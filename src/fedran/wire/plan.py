@@ -202,7 +202,12 @@ def upload_bytes(
     more bits. Long labels add to the size. ``encode(..., max_bytes=...)`` guarantees a limit.
     """
     M, r, C = out_features, rank, n_classes
-    values = M * r * max(bits - _coding_gain(M), 1.0) / 8 + r
+    # 2^(b - 1) levels span the largest of M normal entries, in standard deviations (the usual
+    # extreme-value estimate), so that their entropy is b - 1 + log2(4.13 / largest) bits.
+    root = math.sqrt(2 * math.log(2 * max(M, 2)))
+    largest = root - (math.log(root**2 / 2) + math.log(4 * math.pi)) / (2 * root)
+    saved = 1.0 - math.log2(4.13 / max(largest, 1.0))
+    values = M * r * max(bits - saved, 1.0) / 8 + r
     width = int(allocate_sum_bits((rows_per_class,), bits)[0])
     sums = M * C * max(width - SAVED_SUM_BITS, 1.0) / 8
     return int(values + sums) + 8 * r + PER_CLASS * C + HEADER
@@ -247,17 +252,6 @@ def kernel_head_bytes(in_features: int, n_classes: int, landmarks: int) -> int:
     """About how many bytes a head with so many landmarks takes: landmarks, and float32 weights."""
     size = landmarks * (in_features * LANDMARK_BITS / 8 + 4 * n_classes)
     return int(size + PER_COLUMN * in_features) + PER_LABEL * n_classes + SHORT_HEADER
-
-
-def _coding_gain(out_features: int) -> float:
-    """Bits per value that compression saves on M normal entries.
-
-    L = 2^(b - 1) levels span the largest entry m (in standard deviations), so the entropy is
-    log2(sqrt(2 pi e) L / m) = b - 1 + log2(4.13 / m). m is the usual extreme-value estimate.
-    """
-    root = math.sqrt(2 * math.log(2 * max(out_features, 2)))
-    largest = root - (math.log(root**2 / 2) + math.log(4 * math.pi)) / (2 * root)
-    return 1.0 - math.log2(4.13 / max(largest, 1.0))
 
 
 def head_bytes(out_features: int, n_classes: int) -> int:
