@@ -32,7 +32,7 @@ from fedran.leakage.attacks import GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
 from fedran.leakage.evidence import Evidence, Moments, Rows, class_counts
 from fedran.leakage.membership import LEAST_PER_CLASS, SURE, Number, separate
 from fedran.leakage.meter import SINGLE
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 from fedran_bench.streams import dirichlet
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fedran
 from fedran.data.catalogue import load_dataset
-from fedran.wire.plan import (
+from fedran.wire.sizes import (
     FRONT,
     head_bytes,
     kernel_head_bytes,

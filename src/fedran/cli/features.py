@@ -28,7 +28,7 @@ from fedran.core.errors import printable
 from fedran.core.prepare import kind_for
 from fedran.data.images import COLUMN, Texts
 from fedran.data.rows import LABEL, none_if_missing
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 
 
 def features(

@@ -22,7 +22,7 @@ from fedran.core.sums.aggregator import Aggregator
 from fedran.wire.codec import decode_container
 from fedran.wire.container import Container, unpack
 from fedran.wire.files import read_container, refusals_name_file, require_file
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 from fedran.wire.validation import FILE_LIMITS, Limits
 
 SHOWN = 8

@@ -32,8 +32,8 @@ from fedran.data.feature_file import read_parts
 from fedran.data.rows import LABEL, column_order
 from fedran.wire.codec import decode
 from fedran.wire.files import load, refusals_name_file, require_file
-from fedran.wire.plan import human_bytes
 from fedran.wire.points_codec import DEFAULT_STEP
+from fedran.wire.sizes import human_bytes
 from fedran.wire.validation import FILE_LIMITS
 
 READABLE = "rows with labels (.npz, .csv or .parquet)"

@@ -13,7 +13,7 @@ import fedran
 from fedran.cli.tables import named_values
 from fedran.core.sums.aggregator import LANDMARKS
 from fedran.wire.codec import DEFAULT_BITS
-from fedran.wire.plan import VALUE_BITS, human_bytes, parse_bytes
+from fedran.wire.sizes import VALUE_BITS, human_bytes, parse_bytes
 
 
 def plan(

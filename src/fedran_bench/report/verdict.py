@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fedran.data.catalogue import dataset_title
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 from fedran_bench.results.grouping import (
     ARRIVALS,
     Group,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from fedran.core.errors import printable
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 from fedran_bench.results.grouping import counted, task_seconds
 from fedran_bench.results.result import Result
 from fedran_bench.run.job import Job

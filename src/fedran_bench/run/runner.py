@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedran.core.errors import shortened
 from fedran.data.dataset import Dataset, as_images
 from fedran.data.images import EncodedImages, cached_backbone
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 from fedran_bench.methods.protocol import BaseMethod, ClientData, Spec
 from fedran_bench.results.result import (
     DEFAULT_STUDY,

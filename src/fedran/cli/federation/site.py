@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedran.cli.federation.arguments import SiteFolder, Task, find_site
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 
 
 def check(

@@ -29,7 +29,7 @@ from fedran.federation.server.round.quorum import CLOSED, HOW_TO_CLOSE, Quorum
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 from fedran.federation.site.settings import local_sites
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 
 
 class ServerNotRunning(OSError):

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedran.federation.protocol.limits import FIRST_PROGRESS, FULL_DISK, PROGRESS_SECONDS
 from fedran.wire.files import read_json_object, write_atomically
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 
 log = logging.getLogger(__name__)
 

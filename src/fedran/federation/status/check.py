@@ -53,7 +53,7 @@ from fedran.federation.site.source import SUFFIXES, FolderSource, FunctionSource
 from fedran.federation.site.upload import PREPARED_ALIKE, SCALE_ALIKE, Site, checked_sign
 from fedran.federation.status.model import Finding
 from fedran.wire.files import read_json_object
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 
 
 def check_site(

@@ -6,7 +6,7 @@ from collections import Counter
 
 from fedran.core.errors import shortened
 from fedran.federation.status.model import ACCEPTED, TaskStatus
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 
 NOTHING = "-"
 

@@ -40,7 +40,7 @@ from fedran.federation.status.counts import Counts
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import Finding, Outcome, Status
 from fedran.wire.files import folder_bytes, read_json_object
-from fedran.wire.plan import human_bytes
+from fedran.wire.sizes import human_bytes
 
 
 class Reader:
