@@ -12,6 +12,7 @@ import datetime
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,17 @@ import numpy as np
 
 import fedran
 from choosing import Lines
+from fedran.core.labels import recode
 from fedran.core.private.dp import Budget, Mechanism
-from fedran.core.private.noisy_sums import NoisySums
+from fedran.core.private.noisy_sums import NoisySums, noisy_ridge
 from fedran.core.private.sketch_sums import blind_omega, sketch_sums
 from fedran.core.solve.nystrom import sketch_to_summary
 from fedran.data.catalogue import load_dataset
 from fedran.leakage import Leakage, measure
 from fedran.leakage.attacks import GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
-from fedran.leakage.evidence import class_counts
-from fedran.leakage.meter import SEARCHED, SINGLE
+from fedran.leakage.evidence import Evidence, Moments, Rows, class_counts
+from fedran.leakage.membership import LEAST_PER_CLASS, SURE, Number, separate
+from fedran.leakage.meter import SINGLE
 from fedran.wire.sizes import human_bytes
 from fedran_bench.results.result import dataset_title
 from fedran_bench.streams import dirichlet
@@ -171,37 +174,96 @@ KINDS: tuple[tuple[str, Callable[[World], tuple[Message, int]], bool], ...] = (
 def figures(name: str, w: World, message: Message, size: int, whole: bool) -> dict[str, object]:
     """All figures of one message."""
     started = time.perf_counter()
-    phi = w.phi if isinstance(message, NoisySums) else None
     some = np.flatnonzero(np.isin(w.other_y, message.classes))[:REFERENCE]
-    found = measure(message, w.Z, w.y, w.other[some], w.other_y[some], partial=whole, phi=phi)
-    counts = {}
-    if not isinstance(message, fedran.Head):
-        counts = dict(zip(message.classes, class_counts(message), strict=True))
-    line = _fields(found, counts)
+    others = w.other[some], w.other_y[some]
+    if isinstance(message, NoisySums):
+        line = noisy_figures(message, w, *others)
+    else:
+        found, counts = measure(message, w.Z, w.y, *others, partial=whole), {}
+        if not isinstance(message, fedran.Head):
+            counts = dict(zip(message.classes, class_counts(message), strict=True))
+        line = _fields(found, counts)
     if isinstance(message, fedran.Summary) and whole:  # which site does a row come from?
         elsewhere = [s for i, s in enumerate(w.cohort) if i != w.site]
         Z, y = (np.concatenate(part) for part in zip(*elsewhere, strict=True))
-        line["site"] = measure(message, w.Z, w.y, Z, y, partial=True, phi=phi).auc
+        line["site"] = measure(message, w.Z, w.y, Z, y, partial=True).auc
     seconds = round(time.perf_counter() - started)
     return {"name": name, "bytes": size, "whole": whole, "seconds": seconds, **line}
 
 
+def noisy_figures(sums: NoisySums, w: World, Z: np.ndarray, y: np.ndarray) -> Line:
+    """Of sums of prepared rows with noise: the attacks on membership that need no exact numbers."""
+    rng, known = np.random.default_rng(0), list(sums.classes)
+    tested = [c for c in known if np.sum(y == c) >= LEAST_PER_CLASS and np.any(w.y == c)]
+    codes = {c: i for i, c in enumerate(tested)}
+    inside, outside = (
+        Rows(w.phi.prepare(rows[kept]), np.array([codes[c] for c in labels[kept]]))
+        for rows, labels in ((w.Z, w.y), (Z, y))
+        for kept in [np.isin(labels, tested)]
+    )
+    found = separate(
+        noisy_evidence(sums, tested),
+        lambda rows: noisy_evidence(noisy_like(rows, len(tested), sums, rng), range(len(tested))),
+        inside,
+        outside,
+        rng,
+    )
+    description = f"noisy sums of about {sums.counts.sum():,.0f} rows, {len(known)} classes"
+    return _fields(Leakage(description, len(inside), len(outside), tuple(found), {}), {})
+
+
+def noisy_evidence(sums: NoisySums, classes: Sequence[int]) -> Evidence:
+    """The scatter is what the Gram exceeds the class means by. Noise makes some of it negative."""
+
+    def columns(of: Sequence[int]) -> np.ndarray:
+        return recode(np.arange(len(classes)), tuple(classes), tuple(of))
+
+    own, counts = columns(sums.classes), np.maximum(sums.counts, 1.0)
+    means = (sums.sums / counts).T
+    values, vectors = np.linalg.eigh(sums.gram - (means.T * counts) @ means)
+    roots = (vectors * np.sqrt(np.abs(values))).astype(np.float32)
+    moments = Moments(
+        means=means[own].astype(np.float32),
+        counts=counts[own],
+        factor=roots[:, values > 0],
+        surplus=roots[:, values <= 0],
+    )
+    summary = sums.summary()  # without the classes that the noise hides
+    server = fedran.Aggregator(summary.out_features)
+    server.absorb(summary, client="attacked", task="attacked")
+    head = server.solve(noisy_ridge(summary.accounts, summary.out_features))
+    return Evidence(head, columns(summary.classes), moments)
+
+
+def noisy_like(rows: Rows, n_classes: int, like: NoisySums, rng: np.random.Generator) -> NoisySums:
+    """Sums of other rows with noise of the same variances."""
+    X = rows.X.astype(np.float64)
+    d = X.shape[1]
+    half = np.triu(rng.standard_normal((d, d)), 1) * np.sqrt(like.gram_variance / 2)
+    diagonal = rng.standard_normal(d) * np.sqrt(like.gram_variance)
+    onehot = np.eye(n_classes)[rows.codes]
+    return replace(
+        like,
+        classes=tuple(range(n_classes)),
+        gram=X.T @ X + half + half.T + np.diag(diagonal),
+        sums=X.T @ onehot + np.sqrt(like.sums_variance) * rng.standard_normal((d, n_classes)),
+        counts=onehot.sum(axis=0) + np.sqrt(like.counts_variance) * rng.standard_normal(n_classes),
+    )
+
+
 def _fields(found: Leakage, counts: dict[object, float]) -> dict[str, object]:
     numbers = {n.attack: n for n in found.numbers}
+    single = numbers.get(SINGLE, Number(SINGLE, 0, "rows", tries=0))
     membership = [n for n in found.numbers if n.measure == "auc"]
     small = [found.cosines[c] for c, n in counts.items() if 1 < round(float(n)) < 5]
-    tries = {
-        field: [int(numbers[attack].value), numbers[attack].tries] if attack in numbers else [0, 0]
-        for field, attack in (("single", SINGLE), ("found", SEARCHED))
-    }
     return {
         "description": found.description,
         "members": found.members,
         "reference": found.reference,
-        **tries,
+        "single": [int(single.value), single.tries],
         "cosine": float(np.mean(small)) if small else None,
         "auc": found.auc,
-        "tpr": found.tpr,
+        "tpr": numbers[SURE].value if SURE in numbers else None,
         "attacks": {n.attack: n.value for n in membership},
         "error": membership[0].error,
     }
@@ -226,7 +288,7 @@ def write_pages(lines: list[Line]) -> None:
         for name, row in zip(order, short, strict=True):
             (m,) = (m for m in lines if (m["dataset"], m["name"]) == (dataset, name))
             row[0] = max(row[0], _name(m))
-            row += _found(m)[3:6]
+            row += _found(m)[2:5]
     privacy = ROOT / "docs" / "explanation" / "privacy.md"
     before, _, rest = privacy.read_text().partition(FIRST_MARK)
     _, _, after = rest.partition(LAST_MARK)
@@ -235,7 +297,7 @@ def write_pages(lines: list[Line]) -> None:
 
 
 HEADINGS = (
-    *("message", "size", "single rows", "rows in the factor", "small classes"),
+    *("message", "size", "single rows", "small classes"),
     *("AUC", "TPR at 0.1 %", "head alone"),
     *("span or groups", "class mean", "scatter", "which site"),
 )
@@ -253,10 +315,11 @@ def _found(m: Line) -> list[str]:
         found = (v for a, v in m["attacks"].items() if EARLIER.get(a, a) in attacks)
         return _number(max(found, default=None))
 
-    tries = [f"{a} of {b}" if b else "-" for a, b in (m["single"], m["found"])]
+    hits, tries = m["single"]
     rate = "-" if m["tpr"] is None else f"{100 * m['tpr']:.2f} %"
     return [
-        *(*tries, _number(m["cosine"]), _number(m["auc"]), rate, strongest(HEADS)),
+        *(f"{hits} of {tries}" if tries else "-", _number(m["cosine"])),
+        *(_number(m["auc"]), rate, strongest(HEADS)),
         *(strongest(SPAN, NEAREST, GAP), strongest(MEAN), strongest(SCATTER)),
         _number(m.get("site")),
     ]
@@ -281,7 +344,6 @@ and from the test set. Summaries have M = {m["out_features"]} random features. T
 sketch of {m["sketch"]} columns. The noisy sums (DP) are of raw features, with δ = {m["delta"]:g}.
 
 - Single rows: classes (in points: groups) with one row, and how many of these rows are recovered.
-- Rows in the factor: searches in the factor of a summary that ended at a single row.
 - Small classes: mean cosine of the recovered and the true mean feature of classes with 2 to 4 rows.
 - AUC: how well the strongest attack tells rows of the message from other rows of the same classes:
   0.5 is guessing, 1 is certain. The standard error is at most {max(m["error"] for m in lines):.3f}.

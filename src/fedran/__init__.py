@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedran.scaler import FederatedScaler
     from fedran.wire.codec import decode, encode
     from fedran.wire.files import load, save
-    from fedran.wire.plan import Plan, plan
+    from fedran.wire.sizes import Plan, plan
     from fedran.wire.validation import Limits
 
 __version__ = "0.1.0"
@@ -79,7 +79,7 @@ _MODULES = {
     "scaler": ("FederatedScaler",),
     "wire.codec": ("decode", "encode"),
     "wire.files": ("load", "save"),
-    "wire.plan": ("Plan", "plan"),
+    "wire.sizes": ("Plan", "plan"),
     "wire.validation": ("Limits",),
 }
 _MODULE_OF = {name: f"fedran.{module}" for module, names in _MODULES.items() for name in names}

@@ -17,7 +17,7 @@ from fedran.leakage.attacks import (
 )
 from fedran.leakage.evidence import Rows, read
 from fedran.leakage.membership import (
-    _standardised,
+    Scored,
     auc,
     auc_error,
     halves,
@@ -25,7 +25,6 @@ from fedran.leakage.membership import (
 )
 from helpers.leaky_sites import head, points, summary, world
 
-RNG = np.random.default_rng(0)
 values = st.lists(st.integers(-5, 5), min_size=1, max_size=30).map(lambda v: np.array(v, float))
 
 
@@ -56,7 +55,7 @@ def test_reference_rows_are_compared_with_the_others_of_their_class():
     rng = np.random.default_rng(0)
     inside, outside = {"a": rng.random(6)}, {"a": rng.random(20)}
     codes, other_codes = np.arange(6) % 2, np.arange(20) % 2
-    found = _standardised(inside, codes, outside, other_codes)
+    found = Scored(inside, codes, outside, other_codes).standardised()
     for i in range(20):
         rest = outside["a"][(other_codes == other_codes[i]) & (np.arange(20) != i)]
         expected = (outside["a"][i] - rest.mean()) / rest.std()
@@ -76,7 +75,7 @@ def scatter_of(moments):
 def test_factor_and_surplus_of_a_summary_give_the_scatter(center):
     w = world()
     H = w.phi(w.Z).astype(np.float64)
-    moments = read(summary(w, center=center), [0, 1, 2], RNG)[0].moments
+    moments = read(summary(w, center=center), [0, 1, 2])[0].moments
     own = np.stack([H[w.y == c].mean(axis=0) for c in range(3)])
     np.testing.assert_allclose(moments.means, own, atol=1e-5)
     residual = H - own[w.y]
@@ -86,7 +85,7 @@ def test_factor_and_surplus_of_a_summary_give_the_scatter(center):
 def test_points_have_the_class_numbers_that_were_asked_for():
     w = world()
     message, X = points(w, 3), w.prepared(w.Z)
-    evidence, imitate = read(message, [2, 0], RNG)
+    evidence, imitate = read(message, [2, 0])
     np.testing.assert_allclose(evidence.moments.means[0], X[w.y == 2].mean(axis=0), atol=1e-5)
     weighted = [message.counts[evidence.groups.codes == c].sum() for c in (0, 1, -1)]
     assert weighted == [8, 12, 20]
@@ -101,7 +100,7 @@ def test_points_have_the_class_numbers_that_were_asked_for():
 def test_the_head_of_points_is_that_of_a_server_and_scores_the_own_class():
     w = world()
     X = w.prepared(w.other)
-    evidence, _ = read(points(w, 2), [2, 0], RNG)
+    evidence, _ = read(points(w, 2), [2, 0])
     kept = w.other_y != 1
     rows = Rows(X[kept], np.where(w.other_y[kept] == 2, 0, 1))
     served = head(points(w, 2)).scores(X[kept])
@@ -112,21 +111,21 @@ def test_the_head_of_points_is_that_of_a_server_and_scores_the_own_class():
 def test_landmarks_are_taken_to_be_of_the_class_of_their_points():
     w = world((30, 20, 25))
     served = head(points(w))
-    groups = read(served, [2, 0], RNG)[0].groups
+    groups = read(served, [2, 0])[0].groups
     nearest = np.argmax(served.landmarks @ w.prepared(w.Z).T, axis=1)
     assert np.mean(groups.codes == np.array([1, -1, 0])[w.y[nearest]]) > 0.95
 
 
 def test_the_nearest_means_are_found_in_the_row_s_own_class():
     w = world((30, 20, 25), others=60)
-    evidence, imitate = read(points(w, 4), [0, 1, 2], RNG)
+    evidence, imitate = read(points(w, 4), [0, 1, 2])
     X, seed = w.prepared(w.other), np.random.default_rng(1)
     population = Population.of(Rows(X, w.other_y), evidence, imitate, seed)
     X = w.prepared(w.Z[::5])
     (found,) = score(evidence, population, Rows(X, w.y[::5]))
     W = population.whitening.astype(np.float64)
     for i, (x, c) in enumerate(zip(X, w.y[::5], strict=True)):
-        own = evidence.groups.means[evidence.groups.codes == c]
+        own = evidence.groups.X[evidence.groups.codes == c]
         distance = np.sort(np.sum(((x - own) @ W) ** 2, axis=1))
         whole = np.sum(((x - population.means[c]) @ W) ** 2)
         assert found[NEAREST][i] == pytest.approx(-np.log(distance[0] / whole), abs=1e-2)
@@ -149,7 +148,7 @@ def test_halves_and_imitated_sites_respect_classes(seed):
 @pytest.mark.parametrize("center", ["class", None])
 def test_scores_of_the_scatter_are_those_of_dense_matrices(center):
     w = world((30, 20, 25), others=60)
-    evidence, imitate = read(summary(w, 10, center), [0, 1, 2], RNG)
+    evidence, imitate = read(summary(w, 10, center), [0, 1, 2])
     H, seed = w.phi(w.other), np.random.default_rng(1)
     population = Population.of(Rows(H, w.other_y), evidence, imitate, seed)
     H = w.phi(w.Z[::7])
@@ -163,7 +162,7 @@ def test_scores_of_the_scatter_are_those_of_dense_matrices(center):
 
 def test_the_class_mean_is_scored_by_its_likelihood_ratio():
     w = world((5, 9, 4), others=60)
-    evidence, imitate = read(summary(w, 2), [0, 1, 2], RNG)
+    evidence, imitate = read(summary(w, 2), [0, 1, 2])
     H, seed = w.phi(w.other), np.random.default_rng(1)
     population = Population.of(Rows(H, w.other_y), evidence, imitate, seed)
     H, codes, n = w.phi(w.Z), w.y, np.array([5, 9, 4])[w.y]

@@ -5,7 +5,7 @@ import pytest
 
 from fedran.core.errors import Refused
 from fedran.core.points import condense
-from fedran.wire import rans
+from fedran.wire import columns
 from fedran.wire.container import pack, unpack
 from fedran.wire.points_codec import decode_points, encode_points
 from fedran.wire.validation import DEFAULT_LIMITS
@@ -108,16 +108,18 @@ def made_up_symbols(n, n_tables, n_symbols, seed):
 )
 def test_the_symbols_come_back_at_a_length_near_the_entropy(n, n_tables, n_symbols):
     symbols, tables, counts = made_up_symbols(n, n_tables, n_symbols, seed=n)
-    freq = np.stack([rans.frequencies(row) for row in counts])
-    stream = rans.encode(symbols, tables, freq)
-    np.testing.assert_array_equal(rans.decode(stream, tables, freq, "stream"), symbols)
-    share = freq[tables, symbols] / rans.TOTAL
-    assert len(stream) <= 1.01 * -np.log2(share).sum() / 8 + 6 * rans.n_coders(n)
+    freq = np.stack([columns.frequencies(row) for row in counts])
+    stream = columns.encode_symbols(symbols, tables, freq)
+    np.testing.assert_array_equal(columns.decode_symbols(stream, tables, freq, "stream"), symbols)
+    share = freq[tables, symbols] / columns.TOTAL
+    assert len(stream) <= 1.01 * -np.log2(share).sum() / 8 + 6 * columns.n_coders(n)
 
 
 def test_every_symbol_that_occurs_has_a_frequency():
     counts = np.array([10**9, 0, 1, 1])
-    found = rans.frequencies(counts)
-    assert found.sum() == rans.TOTAL
+    found = columns.frequencies(counts)
+    assert found.sum() == columns.TOTAL
     assert (found > 0).tolist() == [True, False, True, True]
-    assert rans.frequencies(np.ones(rans.TOTAL, dtype=np.int64)).tolist() == [1] * rans.TOTAL
+    assert (
+        columns.frequencies(np.ones(columns.TOTAL, dtype=np.int64)).tolist() == [1] * columns.TOTAL
+    )

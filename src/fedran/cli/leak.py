@@ -17,15 +17,15 @@ from fedran.core.errors import Refused
 from fedran.data.feature_file import read_parts
 from fedran.data.rows import LABEL
 from fedran.leakage import Leakage, Number, Tolerance, measure
-from fedran.leakage.membership import LEAST_FOR_TPR
 from fedran.wire.files import require_file
 
-FILES = "saved points, a saved summary or head, or an envelope"
 LIMITS = Tolerance()
 
 
 def leak(
-    message: Annotated[Path, typer.Argument(help=f"{FILES[:1].upper()}{FILES[1:]}.")],
+    message: Annotated[
+        Path, typer.Argument(help="Saved points, a saved summary or head, or an envelope.")
+    ],
     rows: Annotated[Path, typer.Argument(help=f"What it was made of: {READABLE}.")],
     reference: Annotated[
         Path | None,
@@ -103,11 +103,6 @@ def _show(found: Leakage, limits: Tolerance) -> None:
         rows.append([f"{mark}  {n.attack}", _text(n), f"{getattr(limits, n.measure):g}"])
     print_numbers(console, ["      attack", "found", "limit"], rows)
     console.print("\n[dim]AUC says how well an attack tells members: 0.5 is guessing.[/dim]")
-    if found.tpr is None:
-        console.print(
-            f"[dim]A rate at 0.1 % false positives needs more than {LEAST_FOR_TPR:,} other rows "
-            "of these classes.[/dim]"
-        )
     if over:
         console.print(f"\n{len(over)} of {len(found.numbers)} numbers are above their limits.")
         console.print(over[0].advice)

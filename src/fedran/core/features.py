@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
@@ -128,11 +127,7 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
         if not self.projected:
             own["projected"] = False
         self.fingerprint = Fingerprint({**self.input_fingerprint.fields, **own})
-        self._start_cache()
-
-    def _start_cache(self) -> None:
         self._on_device: dict[str, Float32[Array, "prepared M"]] = {}
-        self._lock = threading.Lock()
 
     @cached_property
     def projection(self) -> Float32[NDArray[Any], "prepared M"]:
@@ -147,17 +142,6 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
             row[:] = generator.standard_normal(self.out_features)
         return projection
 
-    @property
-    def largest_gain(self) -> float:
-        """A bound on ||phi(z)|| / ||prepare(z)|| over all rows z.
-
-        The activations satisfy |a(x)| <= |x|, so the largest singular value of P is one. That of
-        a Gaussian (d, M) matrix exceeds sqrt(M) + sqrt(d) + 6 with probability exp(-18).
-        """
-        if not self.projected:
-            return 1.0
-        return math.sqrt(self.out_features) + math.sqrt(self.in_features + self.bias) + 6
-
     def projection_like(self, Z: Float[Array, "n d"]) -> Float32[Array, "prepared M"]:
         """P in the namespace and on the device of Z.
 
@@ -165,11 +149,10 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
         """
         if is_numpy_array(Z):
             return self.projection
-        with self._lock:
-            where = str(device(Z))
-            if where not in self._on_device:
-                self._on_device[where] = like(self.projection, Z)
-            return self._on_device[where]
+        where = str(device(Z))
+        if where not in self._on_device:
+            self._on_device[where] = like(self.projection, Z)
+        return self._on_device[where]
 
     def __call__(self, Z: ArrayLike | Array) -> Float32[Array, "n M"]:
         """H = activation(prepare(Z) P), (n, M) float32."""
@@ -232,12 +215,7 @@ got -3.0 in row 0; use kind='cosine' for features of any sign
 
     def __getstate__(self) -> dict[str, object]:
         # P follows from the seed, so nothing that stores or sends the map carries it.
-        cache = ("projection", "_on_device", "_lock")
-        return {k: v for k, v in self.__dict__.items() if k not in cache}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._start_cache()
+        return {k: v for k, v in self.__dict__.items() if k != "projection"} | {"_on_device": {}}
 
 
 FeatureMap: TypeAlias = KernelFeatures | RandomFeatures
@@ -254,18 +232,6 @@ def feature_map(fingerprint: Fingerprint) -> FeatureMap:
     return described.from_fingerprint(fingerprint)
 
 
-def largest_row_norm(fingerprint: Fingerprint) -> float | None:
-    """A bound on ||phi(z)|| over all rows z, from phi's fingerprint; None where there is none.
-
-    It is ``phi.largest_gain`` where prepared rows have unit norm.
-
-    >>> largest_row_norm(RandomFeatures(64, 1024).fingerprint)
-    46.0
-    """
-    phi = _unit_norm_map(fingerprint)
-    return None if phi is None else phi.largest_gain
-
-
 def row_energy_range(fingerprint: Fingerprint) -> tuple[float, float] | None:
     """The range of ||phi(z)||^2 for rows z that do not depend on the projection; None if unknown.
 
@@ -277,20 +243,14 @@ def row_energy_range(fingerprint: Fingerprint) -> tuple[float, float] | None:
     >>> round(low / 8192, 2), round(high / 8192, 2)
     (0.32, 0.59)
     """
-    phi = _unit_norm_map(fingerprint)
-    if phi is None:
+    try:
+        phi = RandomFeatures.from_fingerprint(fingerprint)
+    except Refused:
+        return None
+    if phi.kind == "relu":
         return None
     if not phi.projected:
         return 0.0, 1 + UNIT_SLACK
     M, spread = phi.out_features, GELU_VARIANCE * NEVER * phi.out_features
     low = GELU_ENERGY * M - math.sqrt(2 * spread)
     return max(0.0, low), GELU_ENERGY * M + 2 * math.sqrt(spread) + 2 * NEVER
-
-
-def _unit_norm_map(fingerprint: Fingerprint) -> RandomFeatures | None:
-    """The map that a fingerprint describes, if it describes one whose prepared rows have norm 1."""
-    try:
-        phi = RandomFeatures.from_fingerprint(fingerprint)
-    except Refused:
-        return None
-    return None if phi.kind == "relu" else phi

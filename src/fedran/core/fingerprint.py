@@ -60,17 +60,12 @@ class Fingerprint:
 
     def differences(self, other: Fingerprint) -> str:
         """The fields that differ, as one phrase; empty when none do."""
-        mine, theirs = (
-            {k: printable(json.dumps(v), 60) for k, v in f.fields.items()} for f in (self, other)
-        )
-        differing = [
-            name
-            for name in sorted({*self.fields, *other.fields})
-            if _json(self.fields, name) != _json(other.fields, name)
-        ]
+        mine, theirs = ({k: json.dumps(v) for k, v in f.fields.items()} for f in (self, other))
         return ", ".join(
-            f"{k} is {mine.get(k, 'absent')} here and {theirs.get(k, 'absent')} there"
-            for k in differing
+            f"{k} is {printable(mine.get(k, 'absent'), 60)} here and "
+            f"{printable(theirs.get(k, 'absent'), 60)} there"
+            for k in sorted({*mine, *theirs})
+            if mine.get(k) != theirs.get(k)  # as text: 1 == True == 1.0 in Python, not in a hash
         )
 
     def __repr__(self) -> str:
@@ -85,11 +80,6 @@ class Fingerprint:
 
     def __reduce__(self) -> tuple[type[Fingerprint], tuple[dict[str, Field]]]:
         return Fingerprint, (dict(self.fields),)
-
-
-def _json(fields: Mapping[str, Field], name: str) -> str | None:
-    # As text, because 1 == True == 1.0 in Python but not in a hash.
-    return json.dumps(fields[name]) if name in fields else None
 
 
 def require_scaler(head: Fingerprint | None, scaler: str | None) -> None:

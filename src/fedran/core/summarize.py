@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedran.core._linalg.arrays import (
     Array,
     Float,
-    Int64,
     as_matrix,
     cast,
     eps,
@@ -21,7 +20,7 @@ from fedran.core._linalg.arrays import (
 )
 from fedran.core._linalg.truncation import check_rank, leading
 from fedran.core.fingerprint import Fingerprint, check_fingerprint
-from fedran.core.labels import MISSING, Label, encode_labels
+from fedran.core.labels import MISSING, encode_labels
 from fedran.core.summary import Center, Summary, check_center
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
@@ -78,12 +77,16 @@ def summarize(
             f"H has {width} columns, and its fingerprint says M = {fingerprint.fields['M']}; "
             "pass phi(Z), not Z"
         )
-    H, classes, codes = _labelled(given, y)
+    classes, codes = encode_labels(y, int(given.shape[0]))
+    labelled = np.flatnonzero(codes != MISSING)
+    H = given if len(labelled) == len(codes) else given[like(labelled, given)]
+    codes = codes[labelled]
     sums = ClassSums.from_codes(H, classes, codes)
     rows = H if center is None else sums.residuals(H, codes)
     between = 0.0 if center is None else sums.energy
-    if center == "class":
-        rank = _within_span(rank, int(H.shape[0]), sums)
+    if center == "class":  # n rows minus C class means span n - C directions, the rest is rounding
+        most = int(H.shape[0]) - len(sums)
+        rank = max(1, most if rank is None else min(rank, most))
     try:
         result = leading(rows.T, rank, "H")
     except ValueError:
@@ -93,16 +96,6 @@ def summarize(
     accounts = start.after_local_cut(result.loss)
     factor = without_rounding(result.factor, sums, accounts, center)
     return Summary(factor, sums, accounts, fingerprint, center, route=result.route)
-
-
-def _within_span(rank: int | None, n_rows: int, sums: ClassSums) -> int:
-    """``rank``, at most the number of directions that n rows minus C class means span, n - C.
-
-    The other eigenvalues are rounding. A request for them would be computed in float64 for
-    nothing.
-    """
-    most = n_rows - len(sums)
-    return max(1, most if rank is None else min(rank, most))
 
 
 def without_rounding(
@@ -119,14 +112,3 @@ def without_rounding(
     floor = (8 * eps(factor)) ** 2 * accounts.energy
     most = accounts.n_rows - len(sums)
     return factor[:, : min(most, int(np.count_nonzero(squares > floor)))]
-
-
-def _labelled(
-    H: Float[Array, "n M"], y: Any
-) -> tuple[Float[Array, "used M"], tuple[Label, ...], Int64[NDArray[Any], " used"]]:
-    """The rows that have a label, the classes, and the codes of these rows."""
-    classes, codes = encode_labels(y, int(H.shape[0]))
-    keep = codes != MISSING
-    if not keep.all():
-        H, codes = H[like(np.flatnonzero(keep), H)], codes[keep]
-    return H, classes, codes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+import math
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,8 +22,8 @@ from fedran.core._linalg.arrays import (
     to_numpy,
 )
 from fedran.core._linalg.truncation import check_rank, leading, square_factor
-from fedran.core.consistency import check_summary
 from fedran.core.errors import Refused
+from fedran.core.features import row_energy_range
 from fedran.core.fingerprint import Fingerprint, check_fingerprint, require_same
 from fedran.core.labels import Label
 from fedran.core.sums.accounts import Accounts
@@ -30,6 +31,8 @@ from fedran.core.sums.class_sums import ClassSums
 
 Center = Literal["class"]
 SAME_CENTER = "summaries add only if they were made with the same center"
+ENERGY_SLACK = 1e-4
+"""Relative tolerance for rounding in the checks of factor and class sums against the energy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +112,6 @@ class Summary:
             total += to_numpy(namespace(block).sum(block * block, axis=0))
         return np.sqrt(total)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays in memory; ``len(encode(summary))`` is the size of the upload."""
-        return sum(int(np.prod(a.shape)) * a.dtype.itemsize for a in (self.factor, self.class_sums))
-
     def __repr__(self) -> str:
         return (
             f"Summary(M={self.out_features}, rank={self.rank}, rows={self.accounts.n_rows}, "
@@ -154,22 +152,13 @@ class Summary:
             "summaries add up with summaries"
         )
 
-    def truncate(
-        self,
-        rank: int | None,
-        *,
-        local: bool = False,
-    ) -> Summary:
-        """The best summary of at most this rank; the loss is added to the accounts.
-
-        The accounts record the loss as a merge, or with ``local`` as the client's own truncation.
-        """
+    def truncate(self, rank: int | None) -> Summary:
+        """The best summary of at most this rank; the accounts record the loss as a merge."""
         result = leading(self.factor, check_rank(rank), "the factor")
-        acc = self.accounts
         return replace(
             self,
             factor=result.factor,
-            accounts=(acc.after_local_cut if local else acc.after_merge_cut)(result.loss),
+            accounts=self.accounts.after_merge_cut(result.loss),
             route=result.route,
             digest=None,
         )
@@ -192,8 +181,44 @@ class Summary:
         return replace(self, factor=to_device(self.factor, device), sums=self.sums.to(device))
 
     def validate(self) -> Summary:
-        """Self, if its numbers can describe real rows; ``check_summary`` refuses it otherwise."""
-        check_summary(self)
+        """Refuse numbers that cannot describe real rows; returns self.
+
+        All values are finite, counts are positive and add up to at most ``n_rows``, a centred
+        factor has at most ``n_rows`` minus the number of classes columns, cut <= M eps_G, and
+        ||F||^2 + cut = energy, where a centred summary adds sum_c ||b_c||^2 / n_c on the left.
+        Without centring that sum is at most the energy (Cauchy-Schwarz). Where the feature map
+        bounds the norm of a row by R, energy <= n_rows R^2 and ||b_c|| <= n_c R. Limits are per
+        row, so every row counts once.
+        """
+        acc, counts = self.accounts, self.counts
+        for name, value in asdict(acc).items():
+            if not (math.isfinite(value) and value >= 0):
+                raise Refused(f"accounts.{name}", "a finite number, at least 0", value)
+        if self.sums.weights is not None or acc.weight_excess:
+            raise Refused(
+                "weights", "rows that count once", "weighted rows", hint="repeat rows instead"
+            )
+        if acc.n_rows == 0 and acc.energy > 0:
+            raise Refused("accounts.energy", "0 where n_rows is 0", acc.energy)
+        if not min(acc.n_rows, 1) <= acc.parts <= acc.n_rows:
+            raise Refused("accounts.parts", f"1 to n_rows = {acc.n_rows}", acc.parts)
+        if any(n < 1 for n in counts):
+            raise Refused("counts", "at least one row for every class listed", min(counts))
+        if sum(counts) > acc.n_rows:
+            raise Refused("counts", f"at most n_rows = {acc.n_rows} in all", sum(counts))
+        free = acc.n_rows - (len(self.classes) if self.center else 0)
+        if self.rank > free:
+            what = "n_rows - classes" if self.center else "n_rows"
+            raise Refused("rank", f"at most {what} = {free}", self.rank)
+        _check_energy(self)
+        energies = None if self.fingerprint is None else row_energy_range(self.fingerprint)
+        if energies is not None:
+            _check_row_norms(self, math.sqrt(energies[1]))
+        if max(acc.eta_loc, acc.eta_merge) > 1 + ENERGY_SLACK:
+            raise Refused("accounts", "eta_loc and eta_merge of at most 1", "larger shares")
+        least = (acc.cut - ENERGY_SLACK * acc.energy) / self.out_features
+        if acc.eps_G < least:
+            raise Refused("accounts.eps_G", f"at least cut / M = {least:.6g}", acc.eps_G)
         return self
 
     def content_digest(self) -> str:
@@ -211,8 +236,47 @@ class Summary:
 
 def check_center(center: object) -> Center | None:
     """``center`` if it is "class" or None; ValueError otherwise."""
-    if center is None:
-        return None
-    if center != "class":
+    if center not in ("class", None):
         raise ValueError(f"center must be 'class' or None, got {center!r}")
-    return "class"
+    return None if center is None else "class"
+
+
+def _check_energy(summary: Summary) -> None:
+    """The squared norms of the factor and the class sums, and what was cut, are the energy."""
+    acc = summary.accounts
+    with np.errstate(over="ignore", invalid="ignore"):
+        held = float(np.sum(summary.sigma**2))
+        norms = np.linalg.norm(to_numpy(summary.class_sums), axis=0)
+        between = float(np.sum(norms**2 / np.asarray(summary.counts)))
+    if not math.isfinite(held):
+        raise Refused("factor", "finite values", "NaN or infinity")
+    if not np.all(np.isfinite(norms)):
+        raise Refused("class_sums", "finite values", "NaN, infinity or beyond float64")
+    # The wire format keeps every ||b_c||, so eps_B excuses nothing.
+    if between > acc.energy * (1 + ENERGY_SLACK):
+        raise Refused(
+            "class_sums",
+            f"sums that energy {acc.energy:.6g} and the counts allow",
+            f"sums that need {between:.6g}",
+        )
+    total, parts = held + acc.cut, "||F||^2 + cut"
+    if summary.center:
+        total, parts = total + between, f"{parts} + sum_c ||b_c||^2 / n_c"
+    if not abs(total - acc.energy) <= ENERGY_SLACK * acc.energy:
+        raise Refused("accounts.energy", f"{parts} = {total:.6g}", f"{acc.energy:.6g}")
+
+
+def _check_row_norms(summary: Summary, largest: float) -> None:
+    """Energy and class sums are at most those of rows of this norm."""
+    acc = summary.accounts
+    if acc.energy > acc.n_rows * largest**2 * (1 + ENERGY_SLACK):
+        expected = f"at most {largest**2:.6g} per row, as rows of this feature map have"
+        raise Refused("accounts.energy", expected, f"{acc.mean_row_energy:.6g}")
+    norms = np.linalg.norm(to_numpy(summary.class_sums), axis=0) / np.asarray(summary.counts)
+    if np.any(norms > largest * (1 + ENERGY_SLACK)):
+        c = int(np.argmax(norms))
+        raise Refused(
+            "class_sums",
+            f"a norm of at most n_c {largest:.6g}, as rows of this feature map have",
+            f"{norms[c]:.6g} per row of class {summary.classes[c]!r}",
+        )

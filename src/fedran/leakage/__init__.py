@@ -1,5 +1,6 @@
 """The leak meter: attacks on one's own message before it is sent."""
 
-from fedran.leakage.meter import Leakage, Number, Tolerance, measure
+from fedran.leakage.membership import Number
+from fedran.leakage.meter import Leakage, Tolerance, measure
 
 __all__ = ["Leakage", "Number", "Tolerance", "measure"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedran.core._linalg.arrays import Float32, Int64
 from fedran.core.summarize import summarize
 from fedran.core.sums.class_sums import ClassSums
-from fedran.leakage.evidence import Evidence, Groups, Imitate, Rows
+from fedran.leakage.evidence import Evidence, Imitate, Rows
 
 DIRECTIONS = 1024
 """Most directions of the population in which candidates are compared."""
@@ -101,6 +101,7 @@ def _fit(evidence: Evidence, population: Population, candidates: tuple[Rows, ...
     if moments.surplus is not None:
         columns = W.T @ moments.surplus
         scatter -= columns @ columns.T
+    basis = np.linalg.qr(moments.factor.astype(np.float64))[0].astype(np.float32)
     variances, axes = np.linalg.eigh(scatter.astype(np.float64) / max(1.0, moments.counts.sum()))
     for rows in candidates:
         scores: Scores = {}
@@ -108,8 +109,10 @@ def _fit(evidence: Evidence, population: Population, candidates: tuple[Rows, ...
         from_centre = rows.X - centre
         u = from_centre @ W
         if evidence.groups is None and 0 < moments.factor.shape[1] < rows.X.shape[1]:
-            whole = np.sum(from_centre**2, axis=1, dtype=np.float64)
-            scores[SPAN] = -np.log(moments.outside(rows) / np.maximum(whole, 1e-30) + 1e-12)
+            left = rows.X - own
+            left -= (left @ basis) @ basis.T
+            far, whole = (np.sum(x**2, axis=1, dtype=np.float64) for x in (left, from_centre))
+            scores[SPAN] = -np.log(far / np.maximum(whole, 1e-30) + 1e-12)
         # The log-likelihood ratio of the class mean with and without the row, for normal rows.
         along = (u @ axes.astype(np.float32)).astype(np.float64) ** 2
         squares = np.maximum(np.sum(along, axis=1), 1e-30)
@@ -123,7 +126,7 @@ def _fit(evidence: Evidence, population: Population, candidates: tuple[Rows, ...
 
 
 def _nearest(
-    groups: Groups, population: Population, rows: Rows
+    groups: Rows, population: Population, rows: Rows
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Distance to the nearest mean of the row's class, and how much farther the next one is.
 
@@ -134,7 +137,7 @@ def _nearest(
     for c in np.unique(rows.codes):
         of_class = np.flatnonzero(rows.codes == c)
         u = (rows.X[of_class] - population.means[c]) @ population.whitening
-        v = (groups.means[groups.codes == c] - population.means[c]) @ population.whitening
+        v = (groups.X[groups.codes == c] - population.means[c]) @ population.whitening
         if not len(v):
             continue
         squares = np.einsum("ij,ij->i", u, u, dtype=np.float64)[:, None]

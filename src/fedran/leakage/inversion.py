@@ -2,8 +2,7 @@
 
 Points of one row and landmarks are rows as they are. The projection P of random features is public:
 a class sum over one row is phi(x), and M equations determine the d values of x. A class mean gives
-the mean feature in the same way. A factor with as many columns as rows gives single rows: they are
-the points where phi(x) minus the class mean lies in its span.
+the mean feature in the same way.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from fedran.core._linalg.arrays import Float32, Float64
+from fedran.core._linalg.arrays import Float64
 from fedran.core.features import FeatureMap, RandomFeatures
 from fedran.core.kernel import blocks
 from fedran.core.points import Points
@@ -26,13 +25,9 @@ from fedran.leakage.evidence import Message, class_means
 STEPS, INNER_STEPS = 10, 8
 """Gauss-Newton steps, and steps of conjugate gradients in each."""
 DAMPING = 1e-2
-MAX_TRIES, TRIES = 64, 2
-"""Attempts to find single rows in the span of the factor, in all and per class."""
 
 Matrix: TypeAlias = NDArray[np.float32]
-"""Points (k, d), one row per class or try. P has float32 too, and a copy would take long."""
-Values: TypeAlias = NDArray[np.float32]
-"""Random features of such points, (k, M)."""
+"""Points (k, d), one row per class, or their random features (k, M). P has float32 too."""
 
 
 def invert_means(message: Message, phi: FeatureMap) -> NDArray[Any]:
@@ -50,33 +45,7 @@ def single_rows(message: Message | Head, means: NDArray[Any]) -> NDArray[Any]:
         return means[:0] if message.landmarks is None else message.landmarks
     if isinstance(message, Points):
         return message.means[message.counts == 1]
-    if isinstance(message, Summary):
-        return means[message.sums.totals == 1]
-    return means[:0]  # noisy sums do not tell which class has one row
-
-
-def rows_in_factor(
-    message: Summary,
-    phi: RandomFeatures,
-    found: Matrix,
-    basis: NDArray[np.float32],
-    codes: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> Matrix:
-    """Points in the span of the factor, searched for near the means ``found`` of small classes."""
-    counts = message.sums.totals
-    searched = [
-        c for c in np.argsort(counts, kind="stable") if counts[c] > 1 and np.any(codes == c)
-    ]
-    tries = np.repeat(searched[: MAX_TRIES // TRIES], TRIES).astype(int)
-    if message.rank + found.shape[1] >= message.out_features:
-        tries = tries[:0]  # then every point is in the span, or too many are
-    noise = rng.standard_normal((len(tries), found.shape[1])).astype(np.float32)
-    length = np.linalg.norm(found[tries], axis=1, keepdims=True)
-    spread = length if phi.kind == "relu" else np.sqrt(np.maximum(1 - length**2, 0.01))
-    start = found[tries] + noise * spread / np.sqrt(np.float32(found.shape[1]))
-    means = class_means(message).astype(np.float32)
-    return recover_rows(phi, means[tries], basis, start) if len(tries) else start
+    return means[message.sums.totals == 1]
 
 
 def identified(
@@ -103,85 +72,40 @@ def identified(
 
 
 def recover_means(
-    phi: RandomFeatures,
-    means: Values,
-    counts: Float64[NDArray[Any], " k"],
-    row_energy: float,
+    phi: RandomFeatures, means: Matrix, counts: Float64[NDArray[Any], " k"], row_energy: float
 ) -> Matrix:
     """Mean features (k, prepared d) from the means (k, M) of random features of ``counts`` rows.
 
     Over a class, x P varies about its mean with variance s^2 = E||x||^2 - ||mean x||^2 per value,
     so the class mean is the expectation of the activation at a normal variable. ``row_energy``,
     the mean ||h||^2, gives E||x||^2 where prepared rows have no fixed norm.
+
+    Minimises ||E activation(x P + noise) - mean||^2 for each class by Gauss-Newton. Linear systems
+    are solved by conjugate gradients, all classes at once. A step that does not reduce the distance
+    is not taken, and its class is damped more.
     """
+    P, single = phi.projection, (counts == 1)[:, None]
     squared_norm = 1.0 if phi.kind != "relu" else 2 * row_energy / phi.out_features
 
-    def variance(x: Matrix) -> NDArray[np.float32]:
-        left = np.maximum(squared_norm - np.sum(x**2, axis=1), 0.0)
-        return np.where(counts > 1, left, 0.0).astype(np.float32)
+    def error(x: Matrix) -> tuple[Matrix, Matrix]:
+        left = np.maximum(squared_norm - np.sum(x**2, axis=1, keepdims=True), 0.0)
+        variance = np.where(single, 0.0, left).astype(np.float32)
+        value, slope = _activation(phi.kind, x @ P, variance)
+        return value - means, slope
 
-    centred = means - means.mean(axis=1, keepdims=True)
-    start = 2.0 / phi.out_features * (centred @ phi.projection.T)
-    single = (counts == 1)[:, None]
-
-    def settle(x: Matrix) -> Matrix:
-        return np.where(single, _prepared(phi, x), x)
-
-    return _gauss_newton(phi, means, start, variance, settle)
-
-
-def recover_rows(
-    phi: RandomFeatures,
-    means: Values,
-    basis: Float32[NDArray[Any], "M r"],
-    start: Matrix,
-) -> Matrix:
-    """Points x near ``start`` where phi(x) minus the class mean is close to the span of a basis."""
-    none = np.zeros(len(start), dtype=np.float32)
-    return _gauss_newton(
-        phi, means, _prepared(phi, start), lambda _: none, lambda x: _prepared(phi, x), basis
-    )
-
-
-def _prepared(phi: RandomFeatures, x: Matrix) -> Matrix:
-    """The nearest points that ``phi.prepare`` can give."""
-    if phi.kind == "relu":
-        return x
-    x = np.maximum(x, 0.0) if phi.kind == "hellinger" else x
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-
-
-def _gauss_newton(
-    phi: RandomFeatures,
-    target: Values,
-    x: Matrix,
-    variance: Callable[[Matrix], NDArray[np.float32]],
-    settle: Callable[[Matrix], Matrix],
-    basis: Float32[NDArray[Any], "M r"] | None = None,
-) -> Matrix:
-    """Minimise ||(I - QQ')(E activation(x P + noise) - target)||^2 for each row of x.
-
-    Q is the orthonormal ``basis``. Linear systems are solved by conjugate gradients, all rows at
-    once. A step that does not reduce the distance is not taken, and its row is damped more.
-    """
-    P = phi.projection
-
-    def outside(values: Values) -> Values:
-        return values if basis is None else values - (values @ basis) @ basis.T
-
-    def error(x: Matrix) -> tuple[Values, Values]:
-        value, slope = _activation(phi.kind, x @ P, variance(x)[:, None])
-        return outside(value - target), slope
-
+    x = 2.0 / phi.out_features * ((means - means.mean(axis=1, keepdims=True)) @ P.T)
     damping = np.full((len(x), 1), DAMPING * phi.out_features, dtype=np.float32)
     rest, slope = error(x)
     for _ in range(STEPS):
 
-        def normal(v: Matrix, slope: Values = slope, damping: Values = damping) -> Matrix:
-            return (outside((v @ P) * slope) * slope) @ P.T + damping * v
+        def normal(v: Matrix, slope: Matrix = slope, damping: Matrix = damping) -> Matrix:
+            return ((v @ P) * slope**2) @ P.T + damping * v
 
-        step = _conjugate_gradients(normal, -(rest * slope) @ P.T)
-        tried = settle(x + step)
+        tried = x + _conjugate_gradients(normal, -(rest * slope) @ P.T)
+        if phi.kind != "relu":  # the nearest points that phi.prepare can give
+            near = np.maximum(tried, 0.0) if phi.kind == "hellinger" else tried
+            near = near / np.maximum(np.linalg.norm(near, axis=1, keepdims=True), 1e-12)
+            tried = np.where(single, near, tried)
         new, new_slope = error(tried)
         better = (np.sum(new**2, axis=1) < np.sum(rest**2, axis=1))[:, None]
         x, rest = np.where(better, tried, x), np.where(better, new, rest)
@@ -203,17 +127,11 @@ def _conjugate_gradients(normal: Callable[[Matrix], Matrix], right: Matrix) -> M
     return x
 
 
-def _activation(kind: str, u: Values, variance: Values) -> tuple[Values, Values]:
+def _activation(kind: str, u: Matrix, variance: Matrix) -> tuple[Matrix, Matrix]:
     """E a(u + e) for e from N(0, variance), and its derivative in u."""
-    if kind == "relu":
-        deviation = np.sqrt(variance + 1e-12)
-        below = ndtr(u / deviation)
-        return u * below + deviation * _normal(u / deviation), below
-    scale = np.sqrt(1.0 + variance)
+    scale = np.sqrt(variance + (1e-12 if kind == "relu" else 1.0))
     a = u / scale
-    below, density = ndtr(a), _normal(a)
+    below, density = ndtr(a), np.exp(-0.5 * a**2) / np.sqrt(2 * np.pi)
+    if kind == "relu":
+        return u * below + scale * density, below
     return u * below + variance / scale * density, below + a * density / scale**2
-
-
-def _normal(x: Values) -> Values:
-    return np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)

@@ -18,32 +18,56 @@ from fedran.core._linalg.arrays import Int64
 from fedran.leakage.attacks import Population, Scores, sample_site, score
 from fedran.leakage.evidence import Evidence, Imitate, Rows
 
-FALSE_POSITIVES = 0.001
 LEAST_FOR_TPR = 10_000
 """The rate is stated above this number of reference rows: fewer than ten decide about it below."""
 LEAST_PER_CLASS = 8
 """Fewest reference rows of a class, so that scores of the class can be compared."""
-TOGETHER = "all together"
+TOGETHER, SURE = "all together", "members at 0.1 % false positives"
 
 
-class Separation(NamedTuple):
-    """How well one attack separates members from reference rows of the same class."""
+class Number(NamedTuple):
+    """What one attack found."""
 
     attack: str
-    auc: float
-    error: float
-    """Standard error of the AUC."""
-    tpr: float | None
-    """Share of members found at 0.1 % false positives; None with too few reference rows."""
+    value: float
+    measure: str
+    """``rows``, ``cosine``, ``auc`` or ``tpr``: the field of ``Tolerance``."""
+    advice: str = ""
+    """What would lower the number."""
+    tries: int | None = None
+    """Attempts, where the value counts those that succeeded."""
+    error: float | None = None
+    """Standard error of an AUC."""
 
 
-class Tested(NamedTuple):
-    """Scores of members and of reference rows, in units of the spread over the reference."""
+class Scored(NamedTuple):
+    """Scores of members and of reference rows."""
 
     members: Scores
     member_codes: Int64[NDArray[Any], " a"]
     others: Scores
     other_codes: Int64[NDArray[Any], " b"]
+
+    def standardised(self) -> Scored:
+        """Scores minus the mean and divided by the deviation of the reference rows of their class.
+
+        A reference row is compared with the others of its class, not with itself.
+        """
+        members, others = (
+            {k: np.array(v, dtype=np.float64) for k, v in scores.items()}
+            for scores in (self.members, self.others)
+        )
+        for name in others:
+            for c in np.unique(self.other_codes):
+                mine, other = self.member_codes == c, self.other_codes == c
+                values, n = others[name][other], int(np.sum(other))
+                centre, variance = values.mean(), values.var()
+                floor = 1e-12 * (variance + centre**2) + 1e-30
+                members[name][mine] = (members[name][mine] - centre) / np.sqrt(variance + floor)
+                rest = centre + (centre - values) / max(n - 1, 1)
+                left = (n * variance - (values - centre) ** 2 * n / max(n - 1, 1)) / max(n - 1, 1)
+                others[name][other] = (values - rest) / np.sqrt(np.maximum(left, 0.0) + floor)
+        return self._replace(members=members, others=others)
 
 
 def separate(
@@ -52,10 +76,11 @@ def separate(
     members: Rows,
     reference: Rows,
     rng: np.random.Generator,
-) -> list[Separation]:
-    """Run all attacks. Members are tested twice, with what either half of the reference tells.
+) -> list[Number]:
+    """Run all attacks; the strongest comes first.
 
-    They are combined where the message can be imitated, so that the combination can be learned.
+    Members are tested twice, with what either half of the reference tells. Attacks are combined
+    where the message can be imitated, so that the combination can be learned.
     """
     half = halves(reference.codes, rng)
     tested, trained = [], []
@@ -63,7 +88,7 @@ def separate(
         population = Population.of(reference[half != side], evidence, imitate, rng)
         rows = reference[half == side]
         outside, inside = score(evidence, population, rows, members)
-        tested.append(_standardised(inside, members.codes, outside, rows.codes))
+        tested.append(Scored(inside, members.codes, outside, rows.codes).standardised())
         if imitate is None or evidence.moments is None:
             continue
         # The same attacks on a message that the attacker makes himself, where he knows the answer.
@@ -71,26 +96,25 @@ def separate(
         chosen[sample_site(rows.codes, evidence.moments.counts, rng)] = True
         (known,) = score(imitate(rows[chosen]), population, rows)
         a, b = ({k: v[mask] for k, v in known.items()} for mask in (chosen, ~chosen))
-        trained.append(_standardised(a, rows.codes[chosen], b, rows.codes[~chosen]))
+        trained.append(Scored(a, rows.codes[chosen], b, rows.codes[~chosen]).standardised())
     found = _joined(tested)
     if evidence.moments is not None and trained:
         combine = _learn(_joined(trained), evidence.moments.counts)
-        together = _standardised(
-            {TOGETHER: combine(found.members, found.member_codes)},
-            found.member_codes,
-            {TOGETHER: combine(found.others, found.other_codes)},
-            found.other_codes,
-        )
+        together = found._replace(
+            members={TOGETHER: combine(found.members, found.member_codes)},
+            others={TOGETHER: combine(found.others, found.other_codes)},
+        ).standardised()
         found.members.update(together.members)
         found.others.update(together.others)
-    n, m = len(members), len(reference)
-    separations = []
+    numbers, n, m = [], len(members), len(reference)
     for name, others in found.others.items():
         value = auc(found.members[name], others)
-        enough = m > LEAST_FOR_TPR
-        rate = true_positive_rate(found.members[name], others) if enough else None
-        separations.append(Separation(name, value, auc_error(value, n, m), rate))
-    return separations
+        numbers.append(Number(name, value, "auc", error=auc_error(value, n, m)))
+    numbers.sort(key=lambda number: -number.value)
+    if m > LEAST_FOR_TPR:
+        rates = (true_positive_rate(found.members[k], v) for k, v in found.others.items())
+        numbers.append(Number(SURE, max(rates), "tpr"))
+    return numbers
 
 
 def halves(codes: Int64[NDArray[Any], " n"], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -102,33 +126,9 @@ def halves(codes: Int64[NDArray[Any], " n"], rng: np.random.Generator) -> NDArra
     return half
 
 
-def _standardised(
-    inside: Scores,
-    inside_codes: Int64[NDArray[Any], " a"],
-    outside: Scores,
-    outside_codes: Int64[NDArray[Any], " b"],
-) -> Tested:
-    """Scores minus the mean and divided by the deviation of the reference rows of their class.
-
-    A reference row is compared with the others of its class, not with itself.
-    """
-    a, b = ({k: np.array(v, dtype=np.float64) for k, v in s.items()} for s in (inside, outside))
-    for name in outside:
-        for c in np.unique(outside_codes):
-            mine, other = inside_codes == c, outside_codes == c
-            values, n = outside[name][other].astype(np.float64), int(np.sum(other))
-            centre, variance = values.mean(), values.var()
-            floor = 1e-12 * (variance + centre**2) + 1e-30
-            a[name][mine] = (inside[name][mine] - centre) / np.sqrt(variance + floor)
-            rest = centre + (centre - values) / max(n - 1, 1)
-            left = (n * variance - (values - centre) ** 2 * n / max(n - 1, 1)) / max(n - 1, 1)
-            b[name][other] = (values - rest) / np.sqrt(np.maximum(left, 0.0) + floor)
-    return Tested(a, inside_codes, b, outside_codes)
-
-
-def _joined(parts: list[Tested]) -> Tested:
+def _joined(parts: list[Scored]) -> Scored:
     names = set.intersection(*(set(p.others) for p in parts))
-    return Tested(
+    return Scored(
         {k: np.concatenate([p.members[k] for p in parts]) for k in sorted(names)},
         np.concatenate([p.member_codes for p in parts]),
         {k: np.concatenate([p.others[k] for p in parts]) for k in sorted(names)},
@@ -137,7 +137,7 @@ def _joined(parts: list[Tested]) -> Tested:
 
 
 def _learn(
-    known: Tested, counts: NDArray[np.float64]
+    known: Scored, counts: NDArray[np.float64]
 ) -> Callable[[Scores, Int64[NDArray[Any], " n"]], NDArray[np.float64]]:
     """A logistic regression on all scores; those of small classes have weights of their own."""
     from sklearn.linear_model import LogisticRegression  # slow to import
@@ -171,7 +171,7 @@ def auc_error(value: float, n_members: int, n_others: int) -> float:
 
 
 def true_positive_rate(
-    members: NDArray[np.float64], others: NDArray[np.float64], rate: float = FALSE_POSITIVES
+    members: NDArray[np.float64], others: NDArray[np.float64], rate: float = 0.001
 ) -> float:
     """The share of members above the threshold that at most ``rate`` of the others exceed."""
     threshold = np.sort(others)[len(others) - 1 - int(rate * len(others))]

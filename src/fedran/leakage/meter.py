@@ -13,14 +13,13 @@ from fedran.core.errors import Refused
 from fedran.core.features import FeatureMap, RandomFeatures, feature_map
 from fedran.core.labels import MISSING, Label, encode_labels, recode
 from fedran.core.points import Points
-from fedran.core.private.noisy_sums import NoisySums
 from fedran.core.solve.head import Head
 from fedran.core.summary import Summary
 from fedran.core.sums.class_sums import ClassSums
-from fedran.leakage.attacks import GAP, HEADS, MEAN, NEAREST, SCATTER, SPAN
+from fedran.leakage.attacks import HEADS, MEAN
 from fedran.leakage.evidence import Message, Rows, class_counts, class_means, read
-from fedran.leakage.inversion import identified, invert_means, rows_in_factor, single_rows
-from fedran.leakage.membership import LEAST_PER_CLASS, TOGETHER, Separation, separate
+from fedran.leakage.inversion import identified, invert_means, single_rows
+from fedran.leakage.membership import LEAST_PER_CLASS, SURE, TOGETHER, Number, separate
 
 MAX_ROWS = 20_000
 """Most members and most reference rows that are tested; more are sampled."""
@@ -30,10 +29,9 @@ POINTS_TOLERANCE = (0.2, 0.5)
 """Relative error of class means from rounding: of many points, and what it is more for one."""
 SMALL_CLASS = 5
 """A class with fewer rows is small."""
-SINGLE, SEARCHED = "rows that are alone", "rows in the factor"
-SMALL, SURE = "mean of a small class", "members at 0.1 % false positives"
+SINGLE, SMALL = "rows that are alone", "mean of a small class"
 WITHHOLD = "Withhold classes with few rows: min_class_count in site.toml."
-LOWER_RANK = "Lower the rank (max_rank_share in site.toml)."
+LOWER_RANK = "Lower the rank."
 LARGER_GROUPS = "Use larger groups: min_group and group_size."
 FEWER_LANDMARKS = "Solve with fewer landmarks, of larger groups: landmarks, min_group."
 NOISE = "The head itself tells members: only differential privacy bounds that."
@@ -51,21 +49,6 @@ class Tolerance(NamedTuple):
     """Of the strongest membership attack. 0.5 is guessing, 1 is certain."""
     tpr: float = 0.01
     """Share of the members that are found at 0.1 % false positives."""
-
-
-class Number(NamedTuple):
-    """What one attack found."""
-
-    attack: str
-    value: float
-    measure: str
-    """``rows``, ``cosine``, ``auc`` or ``tpr``: the field of ``Tolerance``."""
-    advice: str
-    """What would lower the number."""
-    tries: int | None = None
-    """Attempts, where the value counts those that succeeded."""
-    error: float | None = None
-    """Standard error of an AUC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +74,6 @@ class Leakage:
         """AUC of the strongest membership attack."""
         return max(n.value for n in self.numbers if n.measure == "auc")
 
-    @property
-    def tpr(self) -> float | None:
-        """The largest share of members that an attack finds; None with too few reference rows."""
-        return next((n.value for n in self.numbers if n.measure == "tpr"), None)
-
     def over(self, tolerance: Tolerance | None = None) -> tuple[Number, ...]:
         """The numbers above their limits."""
         limits = tolerance or Tolerance()
@@ -119,8 +97,7 @@ def measure(
     ----------
     message:
         A ``Points`` or a ``Summary``, as a server would decode it: rounding protects a little. Or a
-        ``Head``, which everyone has who classifies with it. Or a ``NoisySums`` over prepared rows
-        (``fedran.core.private.dp``), which needs ``phi`` and ``partial``.
+        ``Head``, which everyone has who classifies with it.
     Z, y:
         The features (n, d) and labels that the message describes, or some of those that a head
         learned. Rows without a label, and classes that the message withholds, are left out.
@@ -141,13 +118,12 @@ def measure(
     The attacks are lower bounds: a message can leak more than they find. Scores are compared
     within classes, so an AUC of 0.5 means that members and other rows of a class look alike.
     """
-    if not isinstance(message, (Points, Summary, NoisySums, Head)):
+    if not isinstance(message, (Points, Summary, Head)):
         got = type(message).__name__
-        raise TypeError(f"message must be a Points, a Summary, a NoisySums or a Head, got {got}")
-    if not isinstance(message, NoisySums):
-        message = message.to(None)
+        raise TypeError(f"message must be a Points, a Summary or a Head, got {got}")
+    message = message.to(None)
     if phi is None:
-        if isinstance(message, NoisySums) or message.fingerprint is None:
+        if message.fingerprint is None:
             raise ValueError("the message names no feature map: pass phi=")
         phi = feature_map(message.fingerprint)
     rng, classes = np.random.default_rng(seed), message.classes
@@ -168,58 +144,42 @@ def measure(
             f"at most {int(known.max(initial=0))}",
             hint="" if fresh.all() else "rows of the reference that are in Z do not count",
         )
-    evidence, imitate = read(message, [classes[c] for c in tested], rng)
+    evidence, imitate = read(message, [classes[c] for c in tested])
     inside = _of_classes(members, tested)
     inside = inside[rng.permutation(len(inside))[:MAX_ROWS]]
     some = rng.permutation(np.flatnonzero(np.isin(other_codes, tested)))[:MAX_ROWS]
     outside = _of_classes(_described(message, phi, X_other[some], other_codes[some]), tested)
-    separations = separate(evidence, imitate, inside, outside, rng)
+    found = separate(evidence, imitate, inside, outside, rng)
     means = X[:0] if isinstance(message, Head) else invert_means(message, phi)
     alone = single_rows(message, means)
     alone = alone[rng.permutation(len(alone))[:MAX_POINTS]]
-    advice = _remedies(message)
-    numbers = [
-        Number(SINGLE, identified(alone, X, X_other), "rows", advice[SINGLE], tries=len(alone))
-    ]
-    if isinstance(message, Summary) and message.rank and evidence.moments is not None:
-        assert isinstance(phi, RandomFeatures)
-        ends = rows_in_factor(message, phi, means, evidence.moments.basis, codes, rng)
-        hits = identified(ends, X, X_other)
-        numbers.append(Number(SEARCHED, hits, "rows", LOWER_RANK, tries=len(ends)))
+    hits = identified(alone, X, X_other)
+    numbers = [Number(SINGLE, hits, "rows", _advice(message, SINGLE), len(alone))]
     cosines = {
         label: _cosine(mean, X[codes == c].mean(axis=0)) if np.any(codes == c) else 0.0
         for c, (label, mean) in enumerate(zip(classes, means, strict=False))
     }
     if not isinstance(message, Head):
-        sizes = np.rint(class_counts(message))
-        small = [cosines[label] for label, n in zip(classes, sizes, strict=True) if n < SMALL_CLASS]
+        sizes = dict(zip(classes, class_counts(message), strict=True))
+        small = [cosine for label, cosine in cosines.items() if sizes[label] < SMALL_CLASS]
         if small:
-            numbers.append(Number(SMALL, max(small), "cosine", WITHHOLD))
-    numbers += _membership(separations, advice)
+            numbers.append(Number(SMALL, max(small), "cosine", _advice(message, SMALL)))
+    strongest = next(n.attack for n in found if n.attack != TOGETHER)
+    for number in found:
+        of = strongest if number.attack in (TOGETHER, SURE) else number.attack
+        numbers.append(number._replace(advice=_advice(message, of)))
     return Leakage(_describe(message), len(inside), len(outside), tuple(numbers), cosines)
 
 
-def _remedies(message: Message | Head) -> dict[str, str]:
+def _advice(message: Message | Head, attack: str) -> str:
     """What lowers the number of an attack."""
-    lower = LARGER_GROUPS if isinstance(message, Points) else LOWER_RANK
-    advice = {**dict.fromkeys((SPAN, SCATTER, NEAREST, GAP), lower), SINGLE: WITHHOLD}
+    if attack == SMALL or (attack == SINGLE and isinstance(message, Summary)):
+        return WITHHOLD
+    if attack in (MEAN, HEADS):
+        return FEW_ROWS if attack == MEAN else NOISE
     if isinstance(message, Points):
-        advice[SINGLE] = LARGER_GROUPS
-    if isinstance(message, Head):
-        advice.update(dict.fromkeys((SINGLE, NEAREST, GAP), FEWER_LANDMARKS))
-    return {**advice, MEAN: FEW_ROWS, HEADS: NOISE}
-
-
-def _membership(separations: list[Separation], advice: dict[str, str]) -> list[Number]:
-    """The numbers of the membership attacks, the strongest first, each with what lowers it."""
-    ordered = sorted(separations, key=lambda s: -s.auc)
-    advice[TOGETHER] = next(advice[s.attack] for s in ordered if s.attack != TOGETHER)
-    found = [Number(s.attack, s.auc, "auc", advice[s.attack], error=s.error) for s in ordered]
-    rates = {s.attack: s.tpr for s in ordered if s.tpr is not None}
-    if rates:
-        best = max(rates, key=lambda attack: rates[attack])
-        found.append(Number(SURE, rates[best], "tpr", advice[best]))
-    return found
+        return LARGER_GROUPS
+    return LOWER_RANK if isinstance(message, Summary) else FEWER_LANDMARKS
 
 
 def _cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
@@ -255,10 +215,6 @@ def _of_classes(rows: Rows, tested: list[int]) -> Rows:
 
 def _check_match(message: Message, rows: Rows, partial: bool) -> None:
     """Refuse rows that are not those of the message: the attacks would find nothing in it."""
-    if isinstance(message, NoisySums):
-        if not partial:
-            raise ValueError("noisy sums do not state exact counts: pass partial=True")
-        return
     hint, counts = "", class_counts(message)
     for c, (label, count) in enumerate(zip(message.classes, counts, strict=True)):
         given = int(np.sum(rows.codes == c))
@@ -288,18 +244,15 @@ def _check_match(message: Message, rows: Rows, partial: bool) -> None:
 
 
 def _describe(message: Message | Head) -> str:
-    if isinstance(message, Head):
-        kind = f"head over {message.out_features} random features"
-        if message.landmarks is not None:
-            kind = f"head with {len(message.landmarks):,} landmarks"
-        rows = float(message.diagnosis.n_rows)
-    else:
-        rows, kind = float(np.sum(class_counts(message))), "noisy sums"
-    if isinstance(message, Summary):
+    if isinstance(message, Points):
+        most = message.counts.max(initial=0)
+        sizes = f"groups of {message.smallest_group} to {most} rows" if most > 1 else "single rows"
+        kind = f"points ({len(message.counts):,} {sizes})"
+    elif isinstance(message, Summary):
         kind = f"summary (rank {message.rank})"
-    elif isinstance(message, Points):
-        sizes = f"groups of {message.smallest_group} to {message.counts.max(initial=0)} rows"
-        single = message.counts.max(initial=0) == 1
-        kind = f"points ({len(message.counts):,} {'single rows' if single else sizes})"
-    about = " about" * isinstance(message, NoisySums)
-    return f"{kind} of{about} {rows:,.0f} rows, {len(message.classes)} classes"
+    elif message.landmarks is not None:
+        kind = f"head with {len(message.landmarks):,} landmarks"
+    else:
+        kind = f"head over {message.out_features} random features"
+    n_rows = message.diagnosis.n_rows if isinstance(message, Head) else sum(class_counts(message))
+    return f"{kind} of {n_rows:,.0f} rows, {len(message.classes)} classes"

@@ -14,19 +14,14 @@ from fedran.wire.aggregator_codec import decode_aggregator, encode_aggregator
 from fedran.wire.container import Container, unpack
 from fedran.wire.head_codec import decode_head, encode_head
 from fedran.wire.points_codec import DEFAULT_STEP, check_step, decode_points, encode_points
-from fedran.wire.summary_codec import Precision, check_precision, decode_summary, encode_summary
+from fedran.wire.summary_codec import check_precision, decode_summary, encode_summary
 from fedran.wire.validation import DEFAULT_LIMITS, FILE_LIMITS, Limits
 
 DEFAULT_BITS = 5.0
 Encodable: TypeAlias = Points | Summary | Head | Aggregator
 Kind = TypeVar("Kind", Points, Summary, Head, Aggregator)
-KINDS: dict[type, str] = {
-    Points: "points",
-    Summary: "summary",
-    Head: "head",
-    Aggregator: "aggregator",
-}
-"""The name of each class in the header of a message."""
+KINDS = (Points, Summary, Head, Aggregator)
+"""Each is called so in the header of a message, in small letters."""
 READERS: dict[str, Callable[[Container, Limits], Points | Summary | Head]] = {
     "points": decode_points,
     "summary": decode_summary,
@@ -61,13 +56,13 @@ def encode(
         Of points: how coarsely columns are rounded, in deviations of the rows from their class
         means. 2 saves a third of the bytes and costs half a point of accuracy.
     max_bytes:
-        Truncate a summary until its message fits. Points that do not fit are refused with a
-        ValueError: nothing of them can be left out.
+        Points or a summary that take more are refused with a ValueError. ``fedran.plan`` says what
+        fits.
 
     Notes
     -----
-    Errors from rounding and truncation are added to the accounts of a summary (``eps_G``,
-    ``eps_B``) and to the bound ``eps_W`` of a head.
+    Errors from rounding are added to the accounts of a summary (``eps_G``, ``eps_B``) and to the
+    bound ``eps_W`` of a head.
 
     Examples
     --------
@@ -79,48 +74,28 @@ def encode(
     if max_bytes is not None:
         positive_integer(max_bytes, "max_bytes", or_none=" or None")
     if isinstance(obj, Summary):
-        checked = check_precision(precision or "mixed", bits)
-        blob = encode_summary(obj, checked, bits)
-        return blob if max_bytes is None else _shrink(obj, blob, max_bytes, checked, bits)
-    if precision is not None:
+        blob = encode_summary(obj, check_precision(precision or "mixed", bits), bits)
+        what = f"a summary of rank {obj.rank} takes"
+        smaller = "summarize the rows again with a smaller rank"
+    elif precision is not None:
         raise ValueError(f"precision is for summaries: leave out precision={precision!r}")
-    if isinstance(obj, Points):
+    elif isinstance(obj, Points):
         blob = encode_points(obj, check_step(step))
-        if max_bytes is not None and len(blob) > max_bytes:
-            raise ValueError(
-                f"max_bytes={max_bytes} is too small: {len(obj.counts)} points of "
-                f"{obj.in_features} features take {len(blob)} bytes; condense the rows again with "
-                "a larger group_size, or encode with a larger step"
-            )
-        return blob
-    if not isinstance(obj, (Head, Aggregator)):
+        what = f"{len(obj.counts)} points of {obj.in_features} features take"
+        smaller = "condense the rows again with a larger group_size, or encode with a larger step"
+    elif not isinstance(obj, (Head, Aggregator)):
         fitted = hasattr(type(obj), "head_")
         hint = "; pass its head_ (joblib saves the whole estimator)" if fitted else ""
         raise TypeError(
             "encode and save expect a Points, a Summary, a Head or an Aggregator, "
             f"got {type(obj).__name__}{hint}"
         )
-    if max_bytes is not None:
+    elif max_bytes is not None:
         raise ValueError("max_bytes applies to points and summaries only")
-    return encode_head(obj) if isinstance(obj, Head) else encode_aggregator(obj)
-
-
-def _shrink(s: Summary, blob: bytes, max_bytes: int, precision: Precision, bits: float) -> bytes:
-    """Remove columns until the message fits. Every step aims slightly below the budget."""
-    if len(blob) <= max_bytes:
-        return blob
-    bare = len(encode_summary(s.truncate(1, local=True), precision, bits)) if s.rank else len(blob)
-    rank = s.rank
-    while len(blob) > max_bytes and rank > 1:
-        share = max(0.0, (max_bytes - bare) / max(len(blob) - bare, 1))
-        rank = max(1, min(rank - 1, int(0.98 * share * rank)))
-        # Always from the whole summary: the accounts then hold one truncation, not one per step.
-        blob = encode_summary(s.truncate(rank, local=True), precision, bits)
-    if len(blob) > max_bytes:
-        raise ValueError(
-            f"max_bytes={max_bytes} is too small: {len(s.classes)} class sums and one column of "
-            f"{s.out_features} features take {len(blob)} bytes"
-        )
+    else:
+        return encode_head(obj) if isinstance(obj, Head) else encode_aggregator(obj)
+    if max_bytes is not None and len(blob) > max_bytes:
+        raise ValueError(f"max_bytes={max_bytes} is too small: {what} {len(blob)} bytes; {smaller}")
     return blob
 
 
@@ -192,7 +167,7 @@ def decode_container(
 ) -> Encodable:
     """The object in a verified container, refused unless it is of the given kind."""
     if kind is not None:
-        message.of_kind(KINDS[kind])
+        message.of_kind(kind.__name__.lower())
     if message.kind == "aggregator":
         return decode_aggregator(message, limits, device)
     if message.kind not in READERS:

@@ -46,15 +46,6 @@ class Container:
     digest: str
     size: int
     """Bytes of the whole message."""
-    header_size: int
-    """Bytes of its JSON header."""
-
-    def check_size(self, limits: Limits) -> None:
-        """Refuse the message if it exceeds limits that were not known when it was unpacked."""
-        if self.size > limits.message:
-            raise Refused("message", f"at most {limits.message} bytes", self.size)
-        if self.header_size > limits.header:
-            raise Refused("message", f"a header of at most {limits.header} bytes", self.header_size)
 
     def of_kind(self, kind: str, hint: str = "") -> Container:
         """Return the message; refuse it if it is of another kind."""
@@ -162,7 +153,7 @@ def unpack(blob: bytes, limits: Limits) -> Container:
         )
         raise Refused("version", f"{MAJOR}.x", version, hint=newer if major > MAJOR else older)
     digest = hashlib.sha256(blob).hexdigest()
-    return Container(header.text("kind", 32), header, tensors, digest, len(blob), length)
+    return Container(header.text("kind", 32), header, tensors, digest, len(blob))
 
 
 def inflate(stream: bytes, most: int, name: str) -> bytes:

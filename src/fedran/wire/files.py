@@ -123,10 +123,10 @@ def read_container(
     size = path.stat().st_size
     if size > allowed.message:
         raise Refused("file", f"at most {allowed.message} bytes", size)
-    message = unpack(path.read_bytes(), allowed)
+    blob = path.read_bytes()
+    message = unpack(blob, allowed)
     if limits is None and message.kind != "aggregator":
-        message.check_size(DEFAULT_LIMITS)
-        allowed = DEFAULT_LIMITS
+        return unpack(blob, DEFAULT_LIMITS), DEFAULT_LIMITS
     return message, allowed
 
 

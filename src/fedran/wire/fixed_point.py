@@ -43,14 +43,6 @@ class FixedPoint:
     scales: tuple[float, ...]
     """What the entries of each section are multiplied by before they are rounded."""
 
-    def __post_init__(self) -> None:
-        if len(self.sizes) != len(self.scales):
-            raise ValueError(f"{len(self.sizes)} sections need as many scales, got {self.scales}")
-        if any(size < 0 for size in self.sizes):
-            raise ValueError(f"sizes must be at least 0, got {self.sizes}")
-        if not all(math.isfinite(scale) and scale > 0 for scale in self.scales):
-            raise ValueError(f"scales must be finite and positive, got {self.scales}")
-
     @classmethod
     def for_bounds(cls, sizes: Sequence[int], bounds: Sequence[float], n_sites: int) -> FixedPoint:
         """The finest scales, powers of two, at which entries up to these bounds are accepted.
@@ -71,7 +63,9 @@ class FixedPoint:
         ValueError where an entry is so large that the sum could leave the range of 32 bits.
         Nothing is clipped.
         """
-        codes = np.rint(self._times(vector, self.scales))
+        if vector.shape != (self.size,):
+            raise ValueError(f"expected a vector of {self.size} entries, got {vector.shape}")
+        codes = np.rint(vector * np.repeat(self.scales, self.sizes))
         limit = largest_code(n_sites)
         if not np.all(np.abs(codes) <= limit):  # also where it is NaN
             worst = int(np.argmax(np.where(np.isnan(codes), np.inf, np.abs(codes))))
@@ -88,19 +82,13 @@ class FixedPoint:
         if total.dtype != np.uint32 or total.shape != (self.size,):
             got = f"{total.dtype} {list(total.shape)}"
             raise Refused("sum", f"uint32 [{self.size}]", got)
-        inverse = tuple(1 / scale for scale in self.scales)
-        return self._times(total.view(np.int32).astype(np.float64), inverse)
+        return total.view(np.int32).astype(np.float64) * np.repeat(
+            1 / np.array(self.scales), self.sizes
+        )
 
     def errors(self) -> tuple[float, ...]:
         """Largest rounding error of one site's entry, per section: half a step."""
         return tuple(0.5 / scale for scale in self.scales)
-
-    def _times(
-        self, vector: NDArray[np.float64], factors: tuple[float, ...]
-    ) -> NDArray[np.float64]:
-        if vector.shape != (self.size,):
-            raise ValueError(f"expected a vector of {self.size} entries, got {vector.shape}")
-        return vector * np.repeat(factors, self.sizes)
 
 
 def largest_code(n_sites: int) -> int:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedran.core._linalg.cholesky import solve_definite
+from fedran.core._linalg.cholesky import cholesky, congruent, lower_product, solve_definite
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -57,3 +57,20 @@ def test_leverages_come_from_the_same_factorisation(library, dtype, singular):
     if library == "numpy":
         np.testing.assert_array_equal(X, alone)
         assert same_route == route
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("n", [1, 7, 513, 1100])
+def test_congruence_and_product_of_factors_are_those_of_dense_matrices(library, n):
+    rng = np.random.default_rng(n)
+    F, A = rng.standard_normal((2, n, n + 5)) / np.sqrt(n)
+    L, A = cholesky(F @ F.T + np.eye(n)), A @ A.T
+    inverse = np.linalg.inv(L)
+    expected, product = inverse @ A @ inverse.T, L @ inverse
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        L, A, inverse = (torch.from_numpy(X) for X in (L, A, inverse))
+    found = np.asarray(congruent(A, L))
+    np.testing.assert_allclose(found, expected, atol=1e-10 * np.abs(expected).max())
+    np.testing.assert_array_equal(found, found.T)
+    np.testing.assert_allclose(np.asarray(lower_product(L, inverse)), product, atol=1e-10)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedran.core._linalg import truncation as compress
 from fedran.core._linalg.truncation import (
     check_rank,
+    eigh,
     leading,
     leading_of_gram,
     square_factor,
@@ -209,3 +210,15 @@ def test_the_loss_is_right_where_its_squares_are_out_of_the_range_of_float32(sca
     values = np.linalg.svd(A.astype(np.float64), compute_uv=False)[3:] ** 2
     assert found.loss.frobenius == pytest.approx(np.linalg.norm(values), rel=1e-4)
     assert found.loss.spectral == pytest.approx(values[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [40, 600])
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_values_are_accurate_and_vectors_orthonormal(n, share):
+    H = np.maximum(0.1 * np.random.default_rng(0).standard_normal((n, 2 * n)) + 1.0, 0)
+    K = (H @ H.T).astype(np.float32)  # one direction dominates, as with relu random features
+    first = n - max(1, int(share * n))
+    values, U = eigh(K, first)
+    expected = scipy.linalg.eigvalsh(K.astype(np.float64))[first:]
+    np.testing.assert_allclose(values, expected, rtol=1e-9, atol=1e-9 * expected[-1])
+    np.testing.assert_allclose(U.T @ U, np.eye(n - first), atol=1e-9)

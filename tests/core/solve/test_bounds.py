@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedran.core.solve.head import paper_weight_bound, weight_bound
-from fedran.core.solve.ridge import Ridge
+from fedran.core.solve.head import make_head
+from fedran.core.solve.ridge import Ridge, Solution
 from fedran.core.summarize import summarize
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.aggregator import Aggregator
+from fedran.core.sums.class_sums import ClassSums
 from helpers.core.reference import federations, quick, ridge
 
 FLOAT32 = 4e-7
@@ -49,8 +50,11 @@ def test_without_loss_the_bound_is_tight(federation, rho):
 
 def test_the_formulas_as_printed():
     acc = Accounts(eps_G=3.0, eps_B=2.0)
-    assert paper_weight_bound(acc, 2.0, 8.0, 5.0) == pytest.approx(3 * 8 / 4 + 5 / 2)
-    assert weight_bound(acc, 2.0, 8.0, 0.5, 5.0) == pytest.approx((3 * 8 + 2 + 0.5 + 5) / 2)
+    weights, sums = np.full((4, 1), 4.0), ClassSums((0,), np.full((4, 1), 3.0), (1,))
+    solution = Solution(weights, "", 1.0, 1.0, residual=0.5, outside=5.0)
+    found = make_head(solution, sums, 2.0, acc).diagnosis  # ||W|| = 8, ||B|| = 6
+    assert found.eps_W_paper == pytest.approx(3 * 6 / 4 + 5 / 2)
+    assert found.eps_W == pytest.approx((3 * 8 + 2 + 0.5 + 5) / 2, rel=1e-6)
 
 
 @quick
@@ -65,5 +69,6 @@ def test_the_bound_covers_quantised_factors_and_sums(seed, noise, lam):
     acc = Accounts(eps_G=np.linalg.norm(H.T @ H - F @ F.T, 2), eps_B=np.linalg.norm(B - rough))
     W = np.linalg.solve(F @ F.T + lam * np.eye(6), rough)
     full = np.linalg.solve(H.T @ H + lam * np.eye(6), B)
-    bound = weight_bound(acc, lam, np.linalg.norm(W))
+    solution = Solution(W, "", 1.0, 1.0, residual=0.0, outside=0.0)
+    bound = make_head(solution, ClassSums((0, 1), rough, (5, 4)), lam, acc).diagnosis.eps_W
     assert np.linalg.norm(W - full) <= bound * (1 + 1e-9)

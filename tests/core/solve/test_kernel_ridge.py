@@ -69,9 +69,9 @@ def test_with_all_rows_as_landmarks_the_scores_are_those_of_the_full_solve(seed)
     points, scale = made_up(seed, counts=False)
     K, Y = dense(points, scale)
     solver = LandmarkSolver.of(points, points.X, scale, 0.03)
-    whitened, _, _ = solver.solve(0.03, points)
+    weights, _, _ = solver.solve(0.03, points)
     full = np.linalg.solve(K + 0.03 * np.eye(len(points)), Y)
-    np.testing.assert_allclose(K @ solver.weights(whitened), K @ full, atol=1e-6)
+    np.testing.assert_allclose(K @ weights, K @ full, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(4))

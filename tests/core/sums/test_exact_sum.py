@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from fedran.core.labels import encode_labels
 from fedran.core.solve.ridge import Ridge
 from fedran.core.summarize import summarize
-from fedran.core.sums.accounts import Accounts
-from fedran.core.sums.class_sums import ClassSums
 from fedran.core.sums.exact_sum import ExactSum
 from helpers.core.reference import features, federations, onehot, quick, ridge
 
@@ -49,16 +47,15 @@ def test_the_sum_is_the_sum_of_grams_in_either_form(M, widths, seed, device, sta
 
 @quick
 @given(federations(), st.sampled_from([None, "cpu"]), st.booleans())
-def test_rows_summaries_packed_grams_and_sums_add_to_the_same_head(federation, device, stack):
+def test_rows_summaries_and_sums_add_to_the_same_head(federation, device, stack):
     H, y = federation.H, federation.y
-    sums = [ExactSum(federation.M, "float64", device, stack=stack) for _ in range(4)]
-    by_rows, by_summaries, by_packed, by_sums = sums
+    sums = [ExactSum(federation.M, "float64", device, stack=stack) for _ in range(3)]
+    by_rows, by_summaries, by_sums = sums
     for _, _, Hk, yk in federation.uploads:
         rows = Hk if device is None else torch.as_tensor(Hk)
         add_all(by_rows, rows, yk)
         by_summaries.add_summary(summarize(rows, yk, None))
         part = add_all(ExactSum(federation.M, "float64", device, stack=stack), rows, yk)
-        by_packed.add_packed(part.packed_gram(), part.class_sums, part.accounts)
         by_sums.add_sum(part)
     lam = 0.03 * np.sum(H**2) / len(H)
     for total in sums:
@@ -102,13 +99,13 @@ def test_added_arrays_are_copied():
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
-def test_a_packed_gram_can_be_added_to_a_stack_and_a_factor_subtracted(device):
+def test_a_gram_can_be_added_to_a_stack_and_a_factor_subtracted(device):
     exact, other = (ExactSum(8, "float64", device) for _ in range(2))
     exact.add_factor(np.ones((8, 1)))
     other.add_factor(np.sqrt(2) * np.eye(8))
-    exact.add_packed(other.packed_gram(), ClassSums.empty(8), Accounts())
+    exact.add_sum(other)
     np.testing.assert_allclose(exact.gram(), np.ones((8, 8)) + 2 * np.eye(8))
-    exact.subtract_factor(np.ones((8, 1)))
+    exact.add_factor(np.ones((8, 1)), -1.0)
     np.testing.assert_allclose(exact.gram(), 2 * np.eye(8), atol=1e-15)
 
 
@@ -198,7 +195,7 @@ def test_rows_whose_addition_was_interrupted_are_never_counted_twice(monkeypatch
         interrupted_at(1, patch)
         with pytest.raises(KeyboardInterrupt):
             add_all(total, H, y)
-    reads = [total.solve, total.gram, total.packed_gram, total.state, lambda: total.without([])]
+    reads = [total.solve, total.gram, total.state, lambda: total.without([])]
     for use in [lambda: add_all(total, H, y), lambda: ExactSum(32).add_sum(total), *reads]:
         with pytest.raises(RuntimeError, match="interrupted; load the last saved state"):
             use()

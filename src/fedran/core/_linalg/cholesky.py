@@ -18,7 +18,7 @@ from fedran.core._linalg.arrays import (
     linalg_errors,
     namespace,
 )
-from fedran.core._linalg.blas import matmul, mirror, symmetric
+from fedran.core._linalg.blas import index_blocks, matmul, mirror, symmetric
 
 FLOAT32_LAMBDA = 1e38
 """A larger ridge overflows in float32 on the diagonal."""
@@ -164,3 +164,32 @@ def solve_lower(L: Array, B: Array, transposed: bool = False) -> Array:
         return solve_triangular(L, B, lower=True, trans=int(transposed), check_finite=False)
     xp = namespace(L)
     return xp.linalg.solve_triangular(L.T if transposed else L, B, upper=transposed)
+
+
+def congruent(A: Float[Array, "n n"], L: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """L^-1 A L'^-1 of a symmetric A, in place, half by half: n^3 operations, mostly products."""
+    n = A.shape[0]
+    if n <= 512:
+        found = solve_lower(L, solve_lower(L, A).T)
+        A[...] = (found + found.T) / 2
+        return A
+    half = n // 2
+    A11, A21, A22 = A[:half, :half], A[half:, :half], A[half:, half:]
+    L11, L21, L22 = L[:half, :half], L[half:, :half], L[half:, half:]
+    congruent(A11, L11)
+    change = matmul(L21, A11) / 2
+    A21[...] = solve_lower(L11, A21.T).T - change
+    outer = matmul(L21, A21.T)
+    A22 -= outer + outer.T
+    A21[...] = solve_lower(L22, A21 - change)
+    congruent(A22, L22)
+    A[:half, half:] = A21.T
+    return A
+
+
+def lower_product(L: Float[Array, "n n"], R: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """L R of two lower factors."""
+    product = L * 0
+    for rows in index_blocks(L.shape[0]):
+        product[rows, : rows.stop] = matmul(L[rows, : rows.stop], R[: rows.stop, : rows.stop])
+    return product

@@ -60,22 +60,13 @@ def _gelu_in_blocks(values: Float32[NDArray[Any], " n"]) -> None:
         x, square, p, q = work[:, : len(block)]
         np.clip(block, -_SATURATED, _SATURATED, out=x)
         np.multiply(x, x, out=square)
-        _polynomial(_P, square, out=p)
-        _polynomial(_Q, square, out=q)
+        for coefficients, value in ((_P, p), (_Q, q)):  # Horner's rule, the constant comes first
+            value[:] = coefficients[-1]
+            for coefficient in coefficients[-2::-1]:
+                value *= square
+                value += coefficient
         p *= x
         p /= q
         np.clip(p, -0.5, 0.5, out=p)
         p += 0.5
         block *= p
-
-
-def _polynomial(
-    coefficients: Float32[NDArray[Any], " k"],
-    x: Float32[NDArray[Any], " n"],
-    out: Float32[NDArray[Any], " n"],
-) -> None:
-    """Horner's rule; the constant comes first in ``coefficients``."""
-    out[:] = coefficients[-1]
-    for coefficient in coefficients[-2::-1]:
-        out *= x
-        out += coefficient

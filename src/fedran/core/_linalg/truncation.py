@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import (
     Array,
@@ -31,7 +33,6 @@ from fedran.core._linalg.arrays import (
     require_finite,
 )
 from fedran.core._linalg.blas import gram, matmul
-from fedran.core._linalg.eigh import eigh, eigh_some
 from fedran.core.errors import positive_integer
 from fedran.core.sums.accounts import Loss
 
@@ -82,7 +83,7 @@ def leading(A: Float[Array, "M w"], rank: int | None, name: str = "the matrix") 
             )
     attempts: list[tuple[str, _Attempt]] = [("gram in float64", _by_gram64), ("svd", _by_svd)]
     if eps(K) > 1e-10:
-        attempts.insert(0, ("gram", _by_gram))
+        attempts.insert(0, ("gram", partial(_by_gram, untrusted=RESOLVED * eps(K))))
         few = isinstance(rank, int) and RITZ_SHARE * (rank + 1) <= A.shape[1] <= A.shape[0]
         if few and is_numpy_array(A):
             attempts.insert(0, ("ritz", _by_ritz))
@@ -106,7 +107,7 @@ def leading_of_gram(G: Float[Array, "M M"], rank: int | None) -> Leading:
     energy = _trace(G)
     if energy == 0.0:
         return Leading(G[:, :0], Loss(), 0.0, "empty")
-    factor, loss = _from_eigen(G, rank, energy, negligible=RESOLVED * eps(G))
+    factor, loss = _by_gram(None, G, rank, energy, negligible=RESOLVED * eps(G))
     return Leading(factor, loss, energy, "gram")
 
 
@@ -151,18 +152,12 @@ def _by_ritz(
     )
 
 
-def _by_gram(
-    A: Float[Array, "M w"], K: Float[Array, "s s"], rank: int | None, energy: float
-) -> tuple[Float[Array, "M k"], Loss]:
-    return _from_eigen(K, rank, energy, A, untrusted=RESOLVED * eps(K))
-
-
 def _by_gram64(
     A: Float[Array, "M w"], K: Float[Array, "s s"], rank: int | None, energy: float
 ) -> tuple[Float[Array, "M k"], Loss]:
     A64 = cast(A, "float64")
     K64 = K if K.dtype == A64.dtype else _small_gram(A64)
-    factor, loss = _from_eigen(K64, rank, energy, A64)
+    factor, loss = _by_gram(A64, K64, rank, energy)
     with np.errstate(over="ignore"):
         return namespace(A).astype(factor, A.dtype), loss
 
@@ -178,11 +173,11 @@ def _by_svd(
     return xp.astype(U[:, :k] * s[:k], A.dtype), loss_beyond(values, k)
 
 
-def _from_eigen(
+def _by_gram(
+    A: Float[Array, "M w"] | None,
     K: Float[Array, "s s"],
     rank: int | None,
     energy: float,
-    A: Float[Array, "M w"] | None = None,
     untrusted: float = 0.0,
     negligible: float = 0.0,
 ) -> tuple[Float[Array, "M k"], Loss]:
@@ -236,3 +231,23 @@ def loss_beyond(values: Float64[Array, " s"], k: int) -> Loss:
     if rest.size == 0:
         return Loss()
     return Loss(float(rest[0]), float(np.linalg.norm(rest)), float(rest.sum()))
+
+
+def eigh(K: Float[Array, "w w"], first: int) -> tuple[Float64[Array, " k"], Float64[Array, "w k"]]:
+    """Eigenpairs ``first`` .. end of K, ascending, in float64."""
+    if not is_numpy_array(K):
+        with linalg_errors():
+            values, U = namespace(K).linalg.eigh(cast(K, "float64"))
+    elif K.shape[0] - first <= K.shape[0] / 6:
+        return eigh_some(K.astype(np.float64), first)
+    else:
+        values, U = scipy.linalg.eigh(cast(K, "float64"), driver="evd", check_finite=False)
+    return values[first:], U[:, first:]
+
+
+def eigh_some(
+    K: Float[NDArray[Any], "w w"], first: int
+) -> tuple[Float[NDArray[Any], " k"], Float[NDArray[Any], "w k"]]:
+    """Eigenpairs ``first`` .. end of K in its own precision, by LAPACK's evr."""
+    span = [first, K.shape[0] - 1]
+    return scipy.linalg.eigh(K, driver="evr", subset_by_index=span, check_finite=False)

@@ -281,21 +281,31 @@ def make_head(
     accounts: Accounts,
     fingerprint: Fingerprint | None = None,
 ) -> Head:
-    """A head from a solve of (G + lambda I) W = B for class sums B, with its diagnosis."""
+    """A head from a solve of (G + lambda I) W = B for class sums B, with its diagnosis.
+
+    A tighter form of Theorem 2 bounds the error of the weights: ``||W - W*|| <= (eps_G ||W|| +
+    eps_B + ||R|| + ||outside||) / lambda``. It follows from ``(G + lambda I)(W - W*) = (G - G~) W -
+    R + (B~ - B)``, where G~ and B~ are the stored approximations and the inverse of the left matrix
+    has norm at most 1/lambda. It uses the solved W instead of the crude bound ``||B|| / lambda``.
+    All norms are Frobenius norms.
+    """
     norm_W, norm_B = frobenius(solution.weights), frobenius(sums.sums)
     stored = _single(solution.weights, norm_W)
     rounding = float(np.finfo(np.float32).eps) * norm_W
-    eps_W = weight_bound(accounts, lam, norm_W, solution.residual, solution.outside)
+    left = solution.residual + solution.outside
+    eps_W = (accounts.eps_G * norm_W + accounts.eps_B + left) / lam
+    paper = accounts.eps_G / lam * norm_B / lam + solution.outside / lam
+    most = sys.float_info.max  # where a bound overflows: still true, and it can be stored
     diagnosis = Diagnosis(
         route=solution.route,
         lam=lam,
         f=accounts.cut_fraction,
         n_rows=accounts.n_rows,
         effective_rank=solution.effective_rank,
-        condition=min((solution.norm + lam) / lam, sys.float_info.max),
-        residual=(solution.residual + solution.outside) / norm_B if norm_B > 0 else 0.0,
-        eps_W=eps_W + rounding,
-        eps_W_paper=paper_weight_bound(accounts, lam, norm_B, solution.outside),
+        condition=min((solution.norm + lam) / lam, most),
+        residual=left / norm_B if norm_B > 0 else 0.0,
+        eps_W=min(eps_W, most) + rounding,
+        eps_W_paper=min(paper, most),
     )
     return Head(stored, sums.classes, diagnosis, fingerprint)
 
@@ -347,26 +357,3 @@ def _single(weights: Array, norm: float) -> Array:
             f"the weights (norm {norm:.3g}) are out of the range of float32; rescale the features"
         )
     return stored
-
-
-def weight_bound(
-    accounts: Accounts, lam: float, norm_W: float, residual: float = 0.0, outside: float = 0.0
-) -> float:
-    """A tighter form of Theorem 2.
-
-    ``||W - W*|| <= (eps_G ||W|| + eps_B + ||R|| + ||outside||) / lambda``.
-
-    It follows from ``(G + lambda I)(W - W*) = (G - G~) W - R + (B~ - B)``, where G~ and B~ are
-    the stored approximations and the inverse of the left matrix has norm at most 1/lambda. It
-    uses the solved W instead of the crude bound ``||B|| / lambda``. All norms are Frobenius norms.
-    """
-    bound = (accounts.eps_G * norm_W + accounts.eps_B + residual + outside) / lam
-    return min(bound, sys.float_info.max)  # where it overflows: still true, and it can be stored
-
-
-def paper_weight_bound(
-    accounts: Accounts, lam: float, norm_B: float, outside: float = 0.0
-) -> float:
-    """Theorem 2 as printed: ``eps_G ||B|| / lambda^2 + ||(I - VV')B|| / lambda``."""
-    bound = accounts.eps_G / lam * norm_B / lam + outside / lam
-    return min(bound, sys.float_info.max)

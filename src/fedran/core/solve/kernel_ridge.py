@@ -264,10 +264,10 @@ def by_landmarks(points: Labelled, most: int, scale: float, ridge: float) -> Ker
     others = np.setdiff1d(np.arange(len(points)), tested, assume_unique=True)
     support = on_grid(landmarks(points.take(others), most))
     solver = LandmarkSolver.of(points, support, scale, ridge)
-    whitened, said, residual = solver.solve(ridge, points.take(tested))
+    weights, said, residual = solver.solve(ridge, points.take(tested))
     return KernelSolution(
         solver.support,
-        solver.weights(whitened),
+        weights,
         scale,
         ridge,
         LeftOut(tested, said),

@@ -21,7 +21,7 @@ from fedran.core._linalg.arrays import (
     to_numpy,
 )
 from fedran.core._linalg.blas import add_outer, matmul, symmetric
-from fedran.core._linalg.cholesky import cholesky, solve_lower
+from fedran.core._linalg.cholesky import cholesky, congruent, lower_product, solve_lower
 from fedran.core._linalg.ward import group_means, group_rows
 from fedran.core.kernel import blocks, kernel
 from fedran.core.solve.ridge import frobenius, spectral_norm
@@ -91,35 +91,31 @@ class LandmarkSolver:
         jitter = max(1e-10, eps(support), 100 * eps(wide) * spectral_norm(G) / ridge)
         K[xp.arange(m), xp.arange(m)] += jitter
         R = cholesky(K)
-        whitened = solve_lower(R, solve_lower(R, G).T)
-        return cls(support, scale, R, (whitened + whitened.T) / 2, solve_lower(R, B))
+        return cls(support, scale, R, congruent(G, R), solve_lower(R, B))
 
     def features(self, X: Float[Array, "n d"]) -> Float64[Array, "m n"]:
         """The whitened features of points, one column each."""
         return solve_lower(self.R, cast(kernel(X, self.support, self.scale), "float64").T)
 
-    def weights(self, whitened: Float64[Array, "m C"]) -> Float64[Array, "m C"]:
-        """The weights of the landmarks."""
-        return solve_lower(self.R, whitened, transposed=True)
-
     def solve(
         self, ridge: float, tested: Labelled
     ) -> tuple[Float64[Array, "m C"], Float64[NDArray[Any], "k C"], float]:
-        """The whitened weights, what all other points say about the tested ones, the residual.
+        """The weights of the landmarks, what all other points say about the tested ones, residual.
 
         A point with weight w has the leverage l = w f' (gram + ridge)^-1 f, and the others say
         (scores - l y) / (1 - l), with the landmarks held fixed.
         """
-        xp, F = namespace(self.gram), self.features(tested.X)
+        xp, K = namespace(self.gram), cast(kernel(tested.X, self.support, self.scale), "float64")
         L = self._factor(self.gram, ridge)
         whitened = solve_lower(L, solve_lower(L, self.targets), transposed=True)
-        half = solve_lower(L, F)
-        leverage = like(tested.weights, F) * xp.sum(half * half, axis=0)
+        weights = solve_lower(self.R, whitened, transposed=True)
+        half = solve_lower(lower_product(self.R, L), K.T)  # of one factor, not of two in turn
+        leverage = like(tested.weights, K) * xp.linalg.vecdot(half, half, axis=0)
         leverage = xp.clip(leverage, max=1 - 1e-9)[:, None]
-        said = (matmul(F.T, whitened) - leverage * tested.indicators(F)) / (1 - leverage)
+        said = (matmul(K, weights) - leverage * tested.indicators(K)) / (1 - leverage)
         left = self.targets - matmul(self.gram, whitened) - ridge * whitened
         residual = frobenius(left) / max(frobenius(self.targets), 1e-30)
-        return whitened, to_numpy(said), residual
+        return weights, to_numpy(said), residual
 
     def without(self, points: Labelled, ridge: float) -> Float64[NDArray[Any], "n C"]:
         """What all other points say about these points, which are left out together."""
@@ -150,14 +146,17 @@ def landmark_sums(
     points: Labelled, support: Float[Array, "m d"], scale: float
 ) -> tuple[Float64[Array, "m m"], Float64[Array, "m C"]]:
     """Q' diag(w) Q and Q' diag(w) Y with Q = k(points, support), in float64."""
-    m = support.shape[0]
+    xp, n, m = namespace(support), len(points), support.shape[0]
     G = like(np.zeros((m, m), order="F"), support)
     B = like(np.zeros((m, points.n_classes)), support)
-    for rows in blocks(len(points), m, 8):
+    parts = list(blocks(n, m, 8))
+    held = like(np.empty((min(n, parts[0].stop), m)), support)  # new memory takes time
+    for rows in parts:
         part = points.take(rows)
-        Q = cast(kernel(part.X, support, scale), "float64")
-        roots = like(np.sqrt(part.weights), Q)[:, None]
-        Q *= roots
+        roots = like(np.sqrt(part.weights), support)[:, None]
+        Q = held[: len(part)]
+        xp.multiply(kernel(part.X, support, scale), roots, out=Q)
         G = add_outer(G, Q.T)
-        B += matmul(Q.T, roots * part.indicators(Q))
+        present = slice(int(part.codes.min()), int(part.codes.max()) + 1)
+        B[:, present] += matmul(Q.T, roots * part.indicators(Q)[:, present])
     return symmetric(G), B

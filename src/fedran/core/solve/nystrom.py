@@ -19,14 +19,13 @@ from fedran.core._linalg.arrays import (
     to_numpy,
 )
 from fedran.core._linalg.blas import gram, matmul, mirror, unpack_lower
-from fedran.core._linalg.eigh import eigh
-from fedran.core.consistency import ENERGY_SLACK
+from fedran.core._linalg.truncation import eigh
 from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.private.sketch_sums import SketchSums
 from fedran.core.solve.ridge import Ridge, frobenius
 from fedran.core.summarize import without_rounding
-from fedran.core.summary import Summary
+from fedran.core.summary import ENERGY_SLACK, Summary
 from fedran.core.sums.accounts import Accounts
 from fedran.core.sums.class_sums import ClassSums
 

@@ -27,7 +27,7 @@ from fedran.core._linalg.arrays import (
     to_device,
     to_numpy,
 )
-from fedran.core._linalg.blas import add_outer, gram, pack_lower, symmetric, unpack_lower
+from fedran.core._linalg.blas import add_outer, gram, symmetric
 from fedran.core._linalg.truncation import check_rank, leading_of_gram
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
@@ -157,18 +157,6 @@ class ExactSum:
                 self.accounts += Accounts(n_rows=n, energy=energy, weight_excess=excess)
             self._partial = False
 
-    def add_packed(
-        self, packed: Float[NDArray[Any], " packed"], sums: ClassSums, accounts: Accounts
-    ) -> None:
-        """Add another exact sum that arrived as ``packed_gram()``, class sums and accounts."""
-        lower = unpack_lower(packed, self.out_features)
-        with self._whole():
-            self._partial = True
-            self._add_gram(lower if self.device is None else symmetric(lower))
-            self.class_sums += sums
-            self.accounts += accounts
-            self._partial = False
-
     def add_sum(self, other: ExactSum) -> None:
         """Add another exact sum of the same width."""
         first, second = sorted((self, other), key=id)  # one order, so that no two threads wait
@@ -197,7 +185,7 @@ class ExactSum:
             rest.class_sums, rest.accounts = self.class_sums, self.accounts
         for part in parts:
             if part._gram is None:
-                rest.subtract_factor(part._factor())
+                rest.add_factor(part._factor(), -1.0)
             else:
                 rest._add_gram(-part._gram)
             rest.class_sums = rest.class_sums.without(part.class_sums)
@@ -215,21 +203,16 @@ class ExactSum:
         self._stack = [cast(factor, "float64") for factor in self._stack]
         self.dtype = "float64"
 
-    def add_factor(self, factor: Float[Array, "{self.out_features} r"]) -> None:
-        """Add F F' for a factor (M, r) to the Gram alone."""
+    def add_factor(self, factor: Float[Array, "{self.out_features} r"], sign: float = 1.0) -> None:
+        """Add F F' for a factor (M, r) to the Gram alone, or with ``sign=-1`` subtract it."""
         factor = to_device(factor, self.device, self.dtype)
         with self._lock:
-            if self._gram is None and self.width + factor.shape[1] <= self._limit:
+            width = self.width + int(factor.shape[1])
+            if self._gram is None and sign > 0 and width <= self._limit:
                 self._stack.append(contiguous(factor, copy=True))
             else:
-                self._gram = add_outer(self._as_gram(), factor)
-            self.width += int(factor.shape[1])
-
-    def subtract_factor(self, factor: Float[Array, "{self.out_features} r"]) -> None:
-        """Subtract F F' from the Gram alone, for estimators with a negative correction."""
-        with self._lock:
-            factor = to_device(factor, self.device, self.dtype)
-            self._gram = add_outer(self._as_gram(), factor, -1.0)
+                self._gram = add_outer(self._as_gram(), factor, sign)
+            self.width = width if sign > 0 else self.width
 
     def solve(
         self,
@@ -238,27 +221,17 @@ class ExactSum:
         sums: ClassSums | None = None,
     ) -> Head:
         """The head ``W = (G + lambda I)^-1 B`` with its diagnosis; ``sums`` may replace B."""
-        return self._solved(ridge, fingerprint, sums)[0]
+        return self.solve_with_leverages(None, ridge, fingerprint, sums)[0]
 
     def solve_with_leverages(
         self,
-        H: Float[Array, "n M"],
+        H: Float[Array, "n M"] | None,
         ridge: Ridge | float | None = None,
         fingerprint: Fingerprint | None = None,
+        sums: ClassSums | None = None,
     ) -> tuple[Head, Float64[NDArray[Any], " n"]]:
         """The head, and h' (G + lambda I)^-1 h of each row of H, by one factorisation."""
-        head, leverages = self._solved(ridge, fingerprint, rows=to_device(H, self.device))
-        assert leverages is not None
-        return head, leverages
-
-    def _solved(
-        self,
-        ridge: Ridge | float | None,
-        fingerprint: Fingerprint | None,
-        sums: ClassSums | None = None,
-        rows: Float[Array, "n M"] | None = None,
-    ) -> tuple[Head, Float64[NDArray[Any], " n"] | None]:
-        ridge = Ridge.parse(ridge)
+        rows, ridge = None if H is None else to_device(H, self.device), Ridge.parse(ridge)
         with self._whole():
             sums, accounts = sums or self.class_sums, self.accounts
             lam = ridge.value(accounts)
@@ -266,7 +239,8 @@ class ExactSum:
                 solution = solve_stack(self._factor(), sums.sums, lam, rows)
             else:
                 solution = solve_gram(self._gram, sums.sums, lam, rows)
-        return make_head(solution, sums, lam, accounts, fingerprint), solution.leverages
+        leverages = np.zeros(0) if solution.leverages is None else solution.leverages
+        return make_head(solution, sums, lam, accounts, fingerprint), leverages
 
     def best_ridge(self, sums: ClassSums | None = None) -> float:
         """The multiple of the default rule in ``Ridge.SEARCHED`` with the largest evidence.
@@ -306,11 +280,6 @@ class ExactSum:
         """G, a symmetric (M, M) copy."""
         with self._whole():
             return gram(self._factor().T) if self._gram is None else symmetric(self._gram)
-
-    def packed_gram(self) -> Float[NDArray[Any], " packed"]:
-        """The lower triangle of G column by column, (M (M + 1) / 2,)."""
-        with self._whole():
-            return pack_lower(self._as_gram())
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Plain values and arrays, for ``restore``. The arrays are not copied."""

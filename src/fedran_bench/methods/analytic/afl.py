@@ -25,7 +25,7 @@ from fedran_bench.methods.analytic.base import (
     require_range,
     unregularised_head,
 )
-from fedran_bench.methods.analytic.gram_based import GramServer, GramState
+from fedran_bench.methods.analytic.gram_based import GramServer, GramState, packed_gram
 from fedran_bench.methods.protocol import Claims, ClientData
 
 
@@ -65,7 +65,7 @@ class AFL(GramServer):
         phi = Raw(X.shape[1])
         total = self.new_total(phi.out_features)
         total.add_rows(phi.blocks(X), classes, codes)
-        packed, sums = total.packed_gram().astype(np.float32), total.class_sums.sums
+        packed, sums = packed_gram(total).astype(np.float32), total.class_sums.sums
         # W_k belongs to the rounded Gram, so that C_k W_k is F'Y. Where features are large,
         # rounding exceeds gamma and C_k is indefinite: LU factors it all the same.
         W = np.linalg.solve(self._regularised(packed, phi.out_features), sums)

@@ -28,7 +28,13 @@ from fedran.wire.codec import decode
 from fedran.wire.container import pack, unpack
 from fedran.wire.validation import FILE_LIMITS
 from fedran_bench.methods.analytic.base import Positive, Raw, Width, labelled_rows
-from fedran_bench.methods.analytic.gram_based import GramServer, GramState, pack_gram, unpack_gram
+from fedran_bench.methods.analytic.gram_based import (
+    GramServer,
+    GramState,
+    add_packed,
+    pack_gram,
+    unpack_gram,
+)
 from fedran_bench.methods.protocol import Claims, ClientData, Uploads
 
 LAYER, RESIDUALS = "deepafl-layer", "deepafl-residuals"
@@ -203,7 +209,7 @@ class DeepAFL(GramServer):
         for part in parts:
             if part[1].classes != state.head.classes:
                 raise Refused("classes", f"{len(state.head.classes)}, those of the head", "others")
-            total.add_packed(*part)
+            add_packed(total, *part)
         W = cast(state.head.weights, "float64")
         layer = sandwiched(total.gram(), total.class_sums.sums, W, self.layer_lam)
         return replace(state, phi=state.phi.deeper(cast(layer, "float32")))

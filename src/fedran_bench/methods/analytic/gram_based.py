@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import namespace, to_device, to_numpy
+from fedran.core._linalg.blas import pack_lower, unpack_lower
 from fedran.core.errors import Refused
 from fedran.core.solve.head import Head
 from fedran.core.solve.ridge import Ridge
@@ -81,7 +82,7 @@ class GramServer(AnalyticMethod):
     def aggregate(self, state: GramState, task: int, round_: int, uploads: Uploads) -> GramState:
         """Check every upload, then add all, then solve."""
         for part in [self.unpack(blob, state.total.out_features) for blob in uploads.values()]:
-            state.total.add_packed(*part)
+            add_packed(state.total, *part)
         return self.solved(state)
 
     def unpack(self, blob: bytes, M: int) -> tuple[NDArray[Any], ClassSums, Accounts]:
@@ -123,13 +124,29 @@ class GramMethod(GramServer):
         return phi, pack_gram(total)
 
 
+def packed_gram(total: ExactSum) -> NDArray[Any]:
+    """The lower triangle of the Gram column by column, without a copy of the whole."""
+    held = total.state()[1].get("gram")
+    return pack_lower(total.gram() if held is None else held)
+
+
+def add_packed(total: ExactSum, packed: NDArray[Any], sums: ClassSums, accounts: Accounts) -> None:
+    """Add a sum that arrived as ``packed_gram``, class sums and accounts."""
+    part = ExactSum(total.out_features, total.dtype, total.device, stack=False)
+    labelled, rows = sums.state()
+    values = {"form": "gram", "width": 0, "accounts": asdict(accounts), **labelled}
+    lower = unpack_lower(packed, total.out_features)
+    part.restore(values, {"gram": lower, "class_sums": rows})
+    total.add_sum(part)
+
+
 def pack_gram(total: ExactSum, kind: str = "gram") -> bytes:
     """A message of classes, counts, class sums (C, M) and the packed lower triangle of H'H."""
     sums = total.class_sums
     fields = {"classes": list(sums.classes), "counts": list(sums.counts)}
     with np.errstate(over="ignore"):
         tensors = {
-            "gram": total.packed_gram().astype(np.float32, copy=False),
+            "gram": packed_gram(total).astype(np.float32, copy=False),
             "sums": to_numpy(sums.sums).T.astype(np.float32, order="C"),
         }
     for name, values in tensors.items():

@@ -23,7 +23,13 @@ from fedran_bench.methods.analytic.base import (
     with_ones,
 )
 from fedran_bench.methods.analytic.gaussian import gaussian_bias, lda_head, within_scatter
-from fedran_bench.methods.analytic.gram_based import GramServer, GramState, pack_gram, unpack_gram
+from fedran_bench.methods.analytic.gram_based import (
+    GramServer,
+    GramState,
+    add_packed,
+    pack_gram,
+    unpack_gram,
+)
 from fedran_bench.methods.protocol import Claims, ClientData, Spec, Uploads
 
 
@@ -117,7 +123,7 @@ class KLDA(GramServer):
             for i, total in enumerate(totals):
                 parts.append((total, unpack_gram(message.stream(str(i)), self.out_features)))
         for total, part in parts:
-            total.add_packed(*part)
+            add_packed(total, *part)
         return self.solved(state)
 
     def solve(self, state: GramState) -> Head:

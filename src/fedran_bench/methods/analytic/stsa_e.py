@@ -90,7 +90,7 @@ class STSAE(StsaServer):
             a, b = weights(n.sum(), K)
             factor = S * np.sqrt(a / n).astype(np.float32)[:, None]
             state.total.add_factor(factor.T)
-            state.total.subtract_factor((np.sqrt(b) * p)[:, None])
+            state.total.add_factor((np.sqrt(b) * p)[:, None], -1.0)
             state.total.class_sums += ClassSums((c,), p[:, None], (int(n.sum()),))
             energy = float(np.sum(factor * factor, dtype=np.float64) - b * (p @ p))
             state.total.accounts += Accounts(int(n.sum()), max(energy, 0.0))

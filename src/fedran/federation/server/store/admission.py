@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from fedran.core.consistency import check_row_energy
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import named, ordered
 from fedran.core.points import Points
@@ -96,7 +95,6 @@ def check_message(envelope: Envelope, settings: ServerSettings, state: State) ->
             raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
         if message.accounts.parts != 1:
             raise UploadRefused(Code.INVALID, "parts", "1", message.accounts.parts)
-        check_row_energy(message)
         width = message.out_features
     if not head_fits(total, width, DEFAULT_LIMITS, support):
         expected = "labels over all uploads for which sites can read the head"
