@@ -99,16 +99,15 @@ def plan(
         "rows": rows,
         "min_group": min_group,
     }
-    for name, size in sizes.items():
-        positive_integer(size, name)
+    for name, given in sizes.items():
+        positive_integer(given, name)
     if not 0 < real_number(value_bits, "value_bits") <= 16:
         raise ValueError(f"value_bits must lie in 0 .. 16, got {value_bits!r}")
     d, C = in_features, n_classes
     chosen = _first_that_fits(budget_bytes, d, rows, C, min_group, value_bits)
+    size, step, upload = chosen or (None, None, None)
     every = points_bytes(d, rows, C, value_bits=value_bits)
-    return Plan(
-        budget_bytes, *(chosen or (None, None, None)), every, kernel_head_bytes(d, C, LANDMARKS)
-    )
+    return Plan(budget_bytes, size, step, upload, every, kernel_head_bytes(d, C, LANDMARKS))
 
 
 def _first_that_fits(
