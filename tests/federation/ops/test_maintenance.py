@@ -23,6 +23,7 @@ from fedran.federation.ops.maintenance import (
 )
 from fedran.federation.protocol.lockfile import AlreadyRunning, locked
 from fedran.federation.protocol.receipts import Code
+from fedran.federation.server.head.gate import judge
 from fedran.federation.server.head.head import update_head
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.forgetting import check_record
@@ -198,6 +199,11 @@ def test_a_backup_of_a_server_that_writes_restores_the_state(envelopes, paths, t
     assert restore(paths, tmp_path / "backup") == []
     assert state(paths) == wanted
     assert list(paths.state.glob("replaced-1.db"))
+    with opened(paths) as store:  # solved at once, before anything is asked for again
+        head = store.solve([aside.part for aside in judge(store, None).set_aside])
+        assert (paths.state / "head.fedran").read_bytes() == fedran.encode(head)
+        assert store.database.served() == ("outdated", set())
+        assert store.missing_since_restore().keys() == set(SITES)
     shutil.rmtree(paths.state)
     restore(paths, tmp_path / "backup")
     assert state(paths) == wanted

@@ -21,18 +21,6 @@ def test_a_roster_is_read_as_it_was_written(tmp_path):
     assert Roster.load(tmp_path / "roster.toml") == roster
 
 
-def test_a_roster_with_caps_on_rows_is_read_as_it_was_written(tmp_path):
-    path, public = tmp_path / "roster.toml", SiteKey.generate().public
-    roster = Roster({"site-1": public, "site-2": public}, rows={"site-1": 2000, "ward.2": 1})
-    roster.save(path)
-    assert Roster.load(path) == roster
-    assert Roster.load(path).without("site-1").rows == {"ward.2": 1}
-    for wrong in ("0", "-1", "1.5", "true", '"many"'):
-        path.write_text(f'[clients]\n"site-1" = "{public}"\n[rows]\nsite-1 = {wrong}\n')
-        with pytest.raises(Refused, match="a positive number"):
-            Roster.load(path)
-
-
 def test_a_known_site_keeps_its_key():
     key = SiteKey.generate().public
     roster = Roster().with_site("site-1", key)
@@ -81,8 +69,7 @@ def test_only_the_server_may_list_members_and_only_sites_with_the_task_of_the_su
         ("clients = 3", "a table \\[clients\\]"),
         ('[clients]\n"a/b" = "x"', "client: expected"),
         ('[clients]\na = "x"', "a: expected a key of the form"),
-        ('[clients]\n[edges]\na = ["b"]', "and optionally \\[rows\\]"),
-        ("rows = 3\n[clients]", "a positive number"),
+        ("[clients]\n[rows]\na = 3", "a table \\[clients\\], and nothing else"),
     ],
 )
 def test_a_wrong_roster_file_is_refused_with_the_reason(text, words, tmp_path):

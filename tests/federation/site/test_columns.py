@@ -109,7 +109,7 @@ def test_validation_rows_are_put_in_the_same_order(make):
     right = int(np.sum(head.predict(phi(X)) == np.array(y)))
     assert right > 50
     settings = ServerSettings("trial", 6, source="test", columns=list(NAMES), validation="v.csv")
-    assert ValidationSet.load(paths.folder, settings).accuracy(head) == right / len(y)
+    assert ValidationSet.load(paths.folder, settings).test(head)[0] == right / len(y)
 
 
 def test_check_names_unscaled_columns(make, caplog):

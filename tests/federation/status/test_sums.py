@@ -75,7 +75,7 @@ def test_a_site_that_cannot_add_its_rows_is_named_and_not_those_that_wait_for_it
 
 def test_after_a_sum_is_forgotten_its_members_are_missing(late):
     with late.store() as store:
-        head = {"task": "may", "classes": 3, "size": 9, "accuracy": 0.5, "seconds": 1.0}
+        head = {"task": "may", "classes": 3, "bytes": 9, "accuracy": 0.5, "seconds": 1.0}
         store.database.add_head("d", **head)
         store.database.set_task("may", "complete", asked=late.names[:3], min_clients=3)
     assert Reader(late.server).read().tasks[0].accuracy == 0.5

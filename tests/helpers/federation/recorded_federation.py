@@ -66,7 +66,7 @@ class RecordedFederation:
         self.events.write("upload", client=client, task=task, outcome=outcome, **fields)
 
     def head(self, task, accuracy=0.5, classes=1, digest="d"):
-        fields = {"size": 9, "accuracy": accuracy, "seconds": 1.0}
+        fields = {"bytes": 9, "accuracy": accuracy, "seconds": 1.0}
         self.database.add_head(digest, task=task, classes=classes, **fields)
 
     def flower(self, nodes=(), at=None):

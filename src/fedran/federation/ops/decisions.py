@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import getpass
 import json
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from fedran.core.errors import Refused, check_id
 from fedran.federation.protocol.identity import SiteKey
@@ -22,7 +24,23 @@ from fedran.federation.server.store.forgetting import (
     write_record,
 )
 from fedran.federation.server.store.schema import Upload
-from fedran.federation.server.store.store import PINNED, VOUCHED, locked_store
+from fedran.federation.server.store.store import PINNED, VOUCHED, Store, locked_store
+
+T = TypeVar("T")
+
+
+def _decide(paths: ServerPaths, task: str, change: Callable[[Store], T]) -> tuple[T, str]:
+    """Change the store, and solve the head again. A running server sends it to all sites.
+
+    Returns what ``change`` says, and the digest of the head.
+    """
+    settings = paths.settings()
+    with locked_store(paths.folder, settings, task) as store:
+        validation = ValidationSet.load(paths.folder, settings)
+        said = change(store)
+        _, digest = update_head(store, validation, task)
+        store.database.set_outdated()
+    return said, digest
 
 
 def vouch_for(paths: ServerPaths, client: str, *, withdraw: bool = False) -> str:
@@ -30,17 +48,15 @@ def vouch_for(paths: ServerPaths, client: str, *, withdraw: bool = False) -> str
 
     Classes that it alone has sent count too. With ``withdraw``, it is judged like the others again.
     """
-    settings = paths.settings()
-    with locked_store(paths.folder, settings, "accept") as store:
+
+    def change(store: Store) -> None:
         if all(upload.client != client for upload in store.state.uploads.values()):
             raise Refused("site", "one with an upload", client)
-        others = [name for name in store.vouched if name != client]
-        names = sorted(others if withdraw else [*others, client])
-        store.database.set_fact(VOUCHED, json.dumps(names))
+        names = {*store.vouched} - {client} if withdraw else {*store.vouched, client}
+        store.database.set_fact(VOUCHED, json.dumps(sorted(names)))
         store.events.write("withdraw" if withdraw else "accept", client=client)
-        _, digest = update_head(store, ValidationSet.load(paths.folder, settings), "accept")
-        store.database.set_outdated()
-    return digest
+
+    return _decide(paths, "accept", change)[1]
 
 
 def preview_forget(
@@ -72,12 +88,10 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
     except (KeyError, OSError):  # a user id without a name, as in some containers
         who = "unknown"
     settings, key = paths.settings(), SiteKey.load_or_make(paths.folder / KEY)
-    with locked_store(paths.folder, settings, "forget") as store:
-        validation = ValidationSet.load(paths.folder, settings)
-        found = store.forget(client, task, who, key)
-        _, after = update_head(store, validation, "forget")
-        found = replace(found, record=sign_record(settings.federation, found, key, after))
-        store.database.add_record(found.record)
+    found, after = _decide(paths, "forget", lambda store: store.forget(client, task, who, key))
+    found = replace(found, record=sign_record(settings.federation, found, key, after))
+    with closing(Database(paths.state)) as database:
+        database.add_record(found.record)
     return found, write_record(paths.folder, client, found.record)
 
 
@@ -89,14 +103,13 @@ def record_key(paths: ServerPaths) -> str | None:
 
 def release_head(paths: ServerPaths) -> str:
     """End a rollback; returns the digest of the newest head."""
-    settings = paths.settings()
-    with locked_store(paths.folder, settings, "release") as store:
+
+    def change(store: Store) -> None:
         if not store.pinned:
             raise Refused("head", "a head that was rolled back", "the newest one")
         store.database.set_fact(PINNED, "")
-        _, digest = update_head(store, ValidationSet.load(paths.folder, settings), "release")
-        store.database.set_outdated()
-    return digest
+
+    return _decide(paths, "release", change)[1]
 
 
 def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
@@ -105,8 +118,8 @@ def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
     Returns its digest, and whether it equals the earlier one bit for bit. If not, uploads in it
     were forgotten or revised since, or another site or class is set aside now.
     """
-    settings = paths.settings()
-    with locked_store(paths.folder, settings, "rollback") as store:
+
+    def change(store: Store) -> str:
         heads = [head for head in store.database.heads() if head.task == task]
         if not heads:
             solved = {head.task for head in store.database.heads()}
@@ -117,8 +130,8 @@ def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
         if all(upload.number > last for upload in store.state.uploads.values()):
             raise Refused("task", "a task whose uploads are still in the store", task)
         store.database.set_fact(PINNED, json.dumps({"task": task, "last_upload": last}))
-        _, digest = update_head(store, ValidationSet.load(paths.folder, settings), task)
-        same = digest == heads[-1].digest
-        store.database.set_outdated()
-        store.events.write("rollback", task=task, digest=digest, identical=same)
-    return digest, same
+        store.events.write("rollback", task=task, digest=heads[-1].digest)
+        return heads[-1].digest
+
+    before, digest = _decide(paths, task, change)
+    return digest, digest == before

@@ -13,13 +13,15 @@ from fedran.core.errors import Refused, shortened
 from fedran.federation.ops.decisions import record_key
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.roster import Roster
+from fedran.federation.server.head.head import HEAD, update_head
+from fedran.federation.server.head.validation import ValidationSet
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.forgetting import check_record
 from fedran.federation.server.store.schema import FILE, Tombstone
 from fedran.federation.server.store.sqlite_file import StoreDamaged, StoreFailed
-from fedran.federation.server.store.store import RESTORED
+from fedran.federation.server.store.store import RESTORED, Store
 from fedran.wire.files import sync_folder
 
 COMPANIONS = ("", "-wal", "-shm")
@@ -61,8 +63,7 @@ def _damage(database: Database) -> Iterator[str]:
 def verify_store(paths: ServerPaths) -> list[str]:
     """Every damage of the database and of the signed records in it, one sentence each.
 
-    Of a backup, the database alone: the key of its records is at the server. The sum of summaries
-    is not examined, because the server does without it.
+    Of a backup, the database alone: the key of its records is at the server.
     """
     is_backup = (paths.folder / FILE).is_file()
     folder = paths.folder if is_backup else paths.state
@@ -100,10 +101,11 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
 
     What was forgotten after the backup was made stays forgotten: by the tombstones in the present
     database, and by signed records, for the case that it is lost. What the present ledger has
-    charged stays charged. Sites send again what the backup does not contain, and no classifier is
-    sent before. The old database is kept beside it.
+    charged stays charged. The classifier is solved from what the backup contains, and is sent to
+    nobody before the sites have sent again what is missing. The old database is kept beside it.
     """
-    key = record_key(paths)
+    key, settings = record_key(paths), paths.settings()
+    validation = ValidationSet.load(paths.folder, settings)
     tombstones = [t for path in records for t in check_record(path.read_text(), key)]
     with locked(paths.folder / "log", 2.0), locked(paths.state, 60.0, task="restore"):
         _require_intact(backup)
@@ -115,6 +117,7 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
             charges = []
         with TemporaryDirectory(dir=paths.state, prefix=".restore-") as folder:
             shutil.copyfile(backup / FILE, Path(folder) / FILE)
+            roster = Roster.load(paths.roster)
             with closing(Database(folder)) as database:
                 known = set(database.tombstones())
                 again = [t for t in dict.fromkeys(tombstones) if t not in known]
@@ -122,10 +125,11 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
                 for c in charges:
                     database.add_charge(c.task, c.attempt, c.epsilon, c.delta, c.sites)
                 database.set_outdated()
-                if paths.settings().privacy == "none":
-                    sites = dict.fromkeys(Roster.load(paths.roster).clients)
-                    database.set_fact(RESTORED, json.dumps(sites))
+                if settings.privacy == "none":
+                    database.set_fact(RESTORED, json.dumps(dict.fromkeys(roster.clients)))
                 EventLog(database).write("restore", forgotten=len(again))
+            with closing(Store(folder, settings, roster)) as store:
+                update_head(store, validation, "restore")
             _replace(paths.state, Path(folder))
     return again
 
@@ -138,14 +142,17 @@ def _require_intact(folder: Path) -> None:
 
 
 def _replace(state: Path, new: Path) -> None:
-    """Put a closed database in the place of the present one, which is renamed.
+    """Put a closed database and its head in the place of the present ones.
 
-    The old log of changes must not meet the new database, so it is renamed first.
+    The present database is renamed: its log of changes first, which must not meet the new one.
     """
+    (state / HEAD).unlink(missing_ok=True)
     number = 1 + sum(path.name.startswith("replaced-") for path in state.iterdir())
     for suffix in reversed(COMPANIONS):
         old = state / f"{FILE}{suffix}"
         if old.exists():
             old.replace(state / f"replaced-{number}.db{suffix}")
-    (new / FILE).replace(state / FILE)
+    for name in (FILE, HEAD):
+        if (new / name).exists():
+            (new / name).replace(state / name)
     sync_folder(state)

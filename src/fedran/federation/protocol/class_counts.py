@@ -35,7 +35,7 @@ class Count:
 Counts = dict[Label, Count]
 
 
-def _positions(y: Sequence[Any], columns: Collection[Label]) -> NDArray[np.int64]:
+def positions(y: Sequence[Any], columns: Collection[Label]) -> NDArray[np.int64]:
     """The column of each label; -1 for those without one."""
     position: dict[Any, int] = {label: i for i, label in enumerate(columns)}
     return np.array([position.get(label, -1) for label in y], dtype=np.int64)
@@ -45,7 +45,7 @@ def is_right(
     scores: NDArray[Any], classes: Collection[Label], y: Sequence[Any]
 ) -> NDArray[np.bool_]:
     """Which labelled rows have their best score (n, C) in the column of their label."""
-    truth = _positions(y, classes)
+    truth = positions(y, classes)
     return np.argmax(scores, axis=1) == truth if len(classes) else np.zeros(len(truth), dtype=bool)
 
 
@@ -56,7 +56,7 @@ def count_correct(right: NDArray[np.bool_], first: NDArray[np.bool_], y: Sequenc
     Count(rows=2, correct=2, gained=1)
     """
     known = [label for label in dict.fromkeys(y) if label is not None]
-    code = _positions(y, known)
+    code = positions(y, known)
     every = np.ones(len(code), dtype=bool)
     rows, correct, gained = (
         np.bincount(code[chosen & (code >= 0)], minlength=len(known)).tolist()
@@ -74,7 +74,7 @@ def gain(counts: Counts, first: Counts) -> tuple[float, float]:
 
 def calibration_of(scores: NDArray[Any], classes: Collection[Label], y: list[Any]) -> Calibration:
     """The histograms of scores (n, C) of labelled rows. Rows of other classes are left out."""
-    return Calibration.of_scores(scores, _positions(y, list(classes)))
+    return Calibration.of_scores(scores, positions(y, list(classes)))
 
 
 def add_bounded(

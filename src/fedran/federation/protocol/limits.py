@@ -43,7 +43,6 @@ MAX_SETTLED = 5000  # uploads that a site names as arrived: the newest
 MAX_SUMS = 1_000_000  # largest number of a secure sum of a task
 MAX_ATTEMPT_NUMBER = 10**9  # largest number of an attempt at a sum
 MAX_REVISION = 1000  # times that a site replaces one upload
-MAX_HOURLY_REVISIONS = 20  # of all uploads of a site: each may cost seconds of processor time
 MAX_MEMBERS = 10_000  # of a secure sum, in its envelope
 MAX_GROUP_SIZE = 10**6  # rows per group of points
 MAX_ROWS = 10**9  # of a site, or of one of its classes

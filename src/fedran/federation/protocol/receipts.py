@@ -35,12 +35,8 @@ class Code(StrEnum):
     """The sender uses another backbone or feature map."""
     TOO_LARGE = "too_large"
     TOO_MANY_CLASSES = "too_many_classes"
-    TOO_MANY_ROWS = "too_many_rows"
-    """More rows than the roster allows the site per task."""
-    TOO_MANY_REVISIONS = "too_many_revisions"
-    """The site has replaced as many uploads in the last hour as it may. Later it may go on."""
     INVALID = "invalid"
-    """The envelope or the summary in it fails a check."""
+    """The envelope or the upload in it fails a check."""
     SERVER_ERROR = "server_error"
     UNKNOWN = "unknown"
     """Sent by a peer that has no codes, or has a code that is not in this list."""
@@ -58,7 +54,6 @@ CORRECTABLE = frozenset(
         Code.WRONG_FINGERPRINT,
         Code.TOO_LARGE,
         Code.TOO_MANY_CLASSES,
-        Code.TOO_MANY_ROWS,
         Code.INVALID,
     }
 )
@@ -81,7 +76,7 @@ class Receipt:
     client: str
     task: str
     digest: str
-    """SHA-256 of the encoded summary."""
+    """SHA-256 of the upload."""
     reason: str = ""
     """A sentence for people."""
 

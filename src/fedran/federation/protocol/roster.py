@@ -16,11 +16,7 @@ from fedran.federation.protocol.identity import (
 from fedran.federation.protocol.receipts import Code, UploadRefused
 from fedran.wire.files import read_toml, write_atomically
 
-HEADER = (
-    "# Sites of this federation: client id = public key. A site that is removed is refused.\n"
-    "# An optional table [rows] has the most rows of a site per task.\n"
-)
-TABLES = ("clients", "rows")
+HEADER = "# Sites of this federation: client id = public key. A site that is removed is refused.\n"
 
 
 @dataclass(frozen=True)
@@ -29,39 +25,26 @@ class Roster:
 
     clients: dict[str, str] = field(default_factory=dict)
     """Client -> public key."""
-    rows: dict[str, int] = field(default_factory=dict)
-    """Client -> the most rows that it may send per task."""
     server_key: str = ""
     """Public key of the server, which signs secure sums of cohorts; empty: none is accepted. It is
     not in the file."""
 
     @classmethod
     def load(cls, path: str | Path) -> Roster:
-        """Read the tables of the file. Every value is checked."""
+        """Read the file. Every value is checked."""
         fields = read_toml(path, "the roster")
-        clients, rows = fields.get("clients"), fields.get("rows", {})
-        if not set(fields) <= set(TABLES) or not isinstance(clients, dict):
-            expected = "a table [clients], and optionally [rows]"
-            raise Refused(str(path), expected, sorted(fields))
-        if not isinstance(rows, dict) or not all(type(n) is int and n > 0 for n in rows.values()):
-            raise Refused(str(path), "[rows] with a positive number for each site", rows)
-        return cls(
-            {check_id(c, "client"): check_public(k, c) for c, k in clients.items()},
-            {check_id(c, "client"): n for c, n in rows.items()},
-        )
+        clients = fields.get("clients")
+        if set(fields) != {"clients"} or not isinstance(clients, dict):
+            raise Refused(str(path), "a table [clients], and nothing else", sorted(fields))
+        return cls({check_id(c, "client"): check_public(k, c) for c, k in clients.items()})
 
     def save(self, path: str | Path) -> None:
         """Write the file, crash-safe."""
-        text = HEADER
-        for name in TABLES:
-            table: dict[str, object] = getattr(self, name)
-            if table or name == "clients":
-                lines = (f'"{key}" = {json.dumps(table[key])}\n' for key in sorted(table))
-                text += ("" if name == "clients" else "\n") + f"[{name}]\n" + "".join(lines)
-        write_atomically(path, text.encode())
+        lines = [f'"{c}" = {json.dumps(key)}\n' for c, key in sorted(self.clients.items())]
+        write_atomically(path, "".join([HEADER, "[clients]\n", *lines]).encode())
 
     def with_site(self, client: str, public: str, *, replace_key: bool = False) -> Roster:
-        """A roster with one more site, or with another key of a known site, whose cap stays."""
+        """A roster with one more site, or with another key of a known site."""
         if check_id(client, "client").startswith(COHORT):
             raise Refused("client", f"an id that does not begin with {COHORT!r}", client)
         if replace_key:
@@ -78,10 +61,7 @@ class Roster:
     def without(self, client: str) -> Roster:
         """A roster without a site."""
         self._require_known(client)
-        return Roster(
-            {c: k for c, k in self.clients.items() if c != client},
-            {c: n for c, n in self.rows.items() if c != client},
-        )
+        return replace(self, clients={c: k for c, k in self.clients.items() if c != client})
 
     def _require_known(self, client: str) -> None:
         if client not in self.clients:

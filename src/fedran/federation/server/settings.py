@@ -113,11 +113,9 @@ class ServerSettings(Settings):
     classes: list[str | int] | None = None
     """The labels that may occur. Sites get this list with every task, and an upload with another
     label is refused. Without it, any label is accepted."""
-    classes_per_site: Annotated[int, between(1, 10**6)] = 1000
-    """Limit on the number of classes of one site over all its uploads."""
     row_multiple: Annotated[float, between(1, 10**6)] = 5.0
     """A site with more rows than this multiple of the other sites' median counts only in classes
-    for which another site can vouch, unless `[rows]` in the roster has a cap for it."""
+    for which another site can vouch, unless the owner vouches for it."""
     trusted: bool = False
     """Whether a class counts that one site alone has sent. Otherwise it waits for a second site,
     unless it is in `classes`, or the owner vouches for the site with `fedran federation accept`."""
@@ -167,7 +165,10 @@ class ServerSettings(Settings):
         self._check_privacy()
 
     def _check_privacy(self) -> None:
-        """Secure sums need a list of classes, and room for a vector of fixed length."""
+        """Secure sums need a list of classes, and room for a vector of fixed length.
+
+        With noise, a budget must be stated, and features are taken without a projection.
+        """
         for name in ("epsilon", "total_epsilon", "honest_sites"):
             if self.privacy != "dp" and getattr(self, name) is not None:
                 raise ValueError(
@@ -186,11 +187,8 @@ class ServerSettings(Settings):
                 f"a secure sum has at most {MAX_NUMBERS:,} numbers, got {self._sum_length:,}; a "
                 "smaller `sketch` needs fewer"
             )
-        if self.privacy == "dp":
-            self._check_budget()
-
-    def _check_budget(self) -> None:
-        """A budget must be stated, and noise is added to features without a projection."""
+        if self.privacy == "secure":
+            return
         if self.epsilon is None:
             raise ValueError('privacy = "dp" needs `epsilon`, the budget of every row')
         if self.out_features != self.in_features:

@@ -54,12 +54,12 @@ def test_accuracy_counts_rows_of_known_classes_only(make, here):
     phi = feature_map(model.fingerprint)
     expected = np.mean(model.predict(phi(X)) == np.array(labels[:40]))
     assert 0 < expected < 1
-    assert found.accuracy(model) == expected
+    assert found.test(model)[0] == expected
 
 
 @pytest.mark.parametrize("labels", [["bird"] * 4, [""] * 4, [0, 1, 0, 1]])
 def test_accuracy_is_none_without_rows_of_known_classes(labels, here):
-    assert rows(here, labels).accuracy(head()) is None
+    assert rows(here, labels).test(head()) == (None, None)
 
 
 def test_a_damaged_validation_file_is_refused_in_one_sentence(here):

@@ -30,7 +30,7 @@ class WorkingSite(Site):
     def __init__(self, client, key, folder, n):
         super().__init__(client)
         self.X = np.random.default_rng(3).random((n, D))
-        settings = SiteSettings("trial", client, folder="data")
+        settings = SiteSettings("trial", client, folder="data", min_class_count=1, hold_out=0)
         self.site = RealSite(settings, key, lambda _: self.rows(), Outbox(folder))
 
     def rows(self):
@@ -44,7 +44,8 @@ class WorkingSite(Site):
             return super().__call__(message)
         told = ""
         try:
-            self.site.prepare(Offer.read(fields_of(message)["offer"]))
+            offer = Offer.read(fields_of(message)["offer"])
+            self.site.prepare(replace(offer, budget_bytes=10**6))
         except Refused as reason:
             told = text_for_server(reason, outbox.folder)
         fields = {"client": self.client, "head": self._digest(), "told": told}
@@ -54,13 +55,11 @@ class WorkingSite(Site):
 
 @pytest.fixture
 def loud(sites, tmp_path):
-    """A site that sends more rows than the roster allows."""
-    return WorkingSite("site-3", sites.keys["site-3"], tmp_path / "outbox", n=800)
+    """A site that sends more bytes than the server's budget."""
+    return WorkingSite("site-3", sites.keys["site-3"], tmp_path / "outbox", n=3000)
 
 
-@pytest.fixture(autouse=True)
-def cap(sites, monkeypatch):
-    monkeypatch.setattr(sites, "roster", replace(sites.roster, rows={"site-3": 100}))
+SMALL = {"deadline": 20, "budget_bytes": 2000, "group_size": 1, "min_group": 1}
 
 
 @pytest.fixture
@@ -73,19 +72,19 @@ def code(site):
 
 
 def test_corrected_rows_replace_the_upload_that_was_refused(server, nodes, loud):
-    assert server("may", nodes, deadline=20) == "complete"
-    assert code(loud) == Code.TOO_MANY_ROWS
+    assert server("may", nodes, **SMALL) == "complete"
+    assert code(loud) == Code.TOO_LARGE
     loud.X = loud.X[:40]
-    assert server("may", nodes, deadline=20) == "complete"
+    assert server("may", nodes, **SMALL) == "complete"
     assert code(loud) == Code.ACCEPTED
     assert len(server.store.aggregator.absorbed) == 3
 
 
 def test_nobody_waits_for_an_upload_that_is_refused_again(server, nodes, loud):
-    server("may", nodes, deadline=20)
-    assert server("may", nodes, deadline=20) == "complete"
+    server("may", nodes, **SMALL)
+    assert server("may", nodes, **SMALL) == "complete"
     assert server.seconds < 10
-    assert code(loud) == Code.TOO_MANY_ROWS
+    assert code(loud) == Code.TOO_LARGE
 
 
 @pytest.mark.parametrize(
@@ -110,7 +109,7 @@ def test_another_offer_makes_a_new_upload_too(loud):
 
 def test_rows_that_were_deleted_meanwhile_change_nothing(loud):
     first = loud.site.prepare(OFFER)
-    loud.site.outbox.settle(Receipt(Code.TOO_MANY_ROWS, "site-3", "may", "d"))
+    loud.site.outbox.settle(Receipt(Code.TOO_LARGE, "site-3", "may", "d"))
 
     def gone(task):
         raise FileNotFoundError(task)
@@ -123,7 +122,7 @@ def test_a_crash_while_an_upload_is_replaced_loses_nothing(loud, monkeypatch):
     from fedran.federation.site import outbox
 
     first = loud.site.prepare(OFFER)
-    loud.site.outbox.settle(Receipt(Code.TOO_MANY_ROWS, "site-3", "may", "d"))
+    loud.site.outbox.settle(Receipt(Code.TOO_LARGE, "site-3", "may", "d"))
     loud.X = loud.X[:40]
     write = outbox.write_atomically
 
@@ -138,5 +137,5 @@ def test_a_crash_while_an_upload_is_replaced_loses_nothing(loud, monkeypatch):
             loud.site.prepare(OFFER)
     assert loud.site.outbox.envelope("may") == first
     assert loud.site.outbox.pending() == ["may"]
-    loud.site.outbox.settle(Receipt(Code.TOO_MANY_ROWS, "site-3", "may", "d"))
+    loud.site.outbox.settle(Receipt(Code.TOO_LARGE, "site-3", "may", "d"))
     assert loud.site.prepare(OFFER) != first

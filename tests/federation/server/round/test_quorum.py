@@ -66,9 +66,9 @@ def answer(quorum, client, code=Code.ACCEPTED):
 def test_a_quorum_does_not_wait_for_sites_that_declined():
     found = task()
     answer(found, "a")
-    found.decline("b")
+    found.declined.add("b")
     assert (found.verdict(0), found.missing) == ("wait", ["c"])
-    found.decline("c")
+    found.declined.add("c")
     assert (found.verdict(0), found.missing) == ("complete", [])
 
 
@@ -76,11 +76,11 @@ def test_a_declined_task_is_not_an_upload():
     found = task(2)
     answer(found, "a")
     for client in "bc":
-        found.decline(client)
+        found.declined.add(client)
     assert (found.accepted, found.verdict(0)) == (1, "short")
     everyone = task()
     for client in "abc":
-        everyone.decline(client)
+        everyone.declined.add(client)
     assert everyone.verdict(0) == "short"
 
 
@@ -88,13 +88,13 @@ def test_declining_after_an_upload_does_not_remove_the_upload():
     found = task(3)
     for client in "abc":
         answer(found, client)
-    found.decline("a")
+    found.declined.add("a")
     assert (found.accepted, found.verdict(0)) == (3, "complete")
 
 
 def test_an_upload_counts_after_the_site_declined():
     found = task(1)
-    found.decline("a")
+    found.declined.add("a")
     answer(found, "a")
     assert found.accepted == 1
 
@@ -103,7 +103,7 @@ def test_strangers_that_decline_change_nothing():
     found = task()
     answer(found, "a")
     for client in ("z", "", "A"):
-        found.decline(client)
+        found.declined.add(client)
     assert (found.verdict(59), found.missing) == ("wait", ["b", "c"])
 
 

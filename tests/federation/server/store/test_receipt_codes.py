@@ -1,5 +1,7 @@
 """Every decision about an upload has its own code."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("cryptography")
@@ -7,6 +9,7 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.receipts import Code
+from fedran.federation.server.store import admission
 from helpers.federation.made_federation import SUMS, D, Sites, upload
 
 
@@ -16,8 +19,9 @@ def sites():
 
 
 @pytest.fixture
-def store(sites, tmp_path):
-    found = sites.store(tmp_path / "state", classes_per_site=3)
+def store(sites, tmp_path, monkeypatch):
+    monkeypatch.setattr(admission, "DEFAULT_LIMITS", replace(admission.DEFAULT_LIMITS, classes=3))
+    found = sites.store(tmp_path / "state")
     found.tasks = frozenset({"may"})
     assert found.receive(sites.envelope("site-2", "may", upload(1))).code == Code.ACCEPTED
     yield found

@@ -208,7 +208,7 @@ def test_rows_that_are_all_zero_are_refused(sites, sums):
 
 
 def test_an_unexpected_error_in_a_check_refuses_the_upload(sites, store, monkeypatch, caplog):
-    monkeypatch.setattr(module, "check_row_cap", lambda *_: 1 / 0)
+    monkeypatch.setattr(module, "check_fingerprint", lambda *_: 1 / 0)
     receipt = store.receive(sites.envelope("site-1", "may"))
     assert (receipt.code, receipt.reason[:8]) == (Code.SERVER_ERROR, "an error")
     assert "ZeroDivisionError" in caplog.text

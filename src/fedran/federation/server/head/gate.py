@@ -40,12 +40,8 @@ class Validation(Protocol):
         """What leaving out each part gains. The first head is the one of everything (None)."""
         ...
 
-    def accuracy(self, head: Head) -> float | None:
-        """Accuracy on the rows whose class the head knows; None if there are none."""
-        ...
-
-    def calibration(self, head: Head) -> Calibration | None:
-        """What calibrates the head; None if there are no rows of its classes."""
+    def test(self, head: Head) -> tuple[float | None, Calibration | None]:
+        """Accuracy on the rows whose class the head knows, and what calibrates it; None without."""
         ...
 
 

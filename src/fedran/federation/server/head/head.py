@@ -47,9 +47,9 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
     head = store.solve([aside.part for aside in found.set_aside])
     seconds, accuracy = time.monotonic() - start, None
     if head is not None and validation is not None:
-        calibration = validation.calibration(head) if head.calibration is None else None
-        accuracy = validation.accuracy(head)  # of the head that was tested
-        head = head if calibration is None else store.calibrated(head, calibration)
+        accuracy, calibration = validation.test(head)
+        if head.calibration is None and calibration is not None:
+            head = store.calibrated(head, calibration)
     blob = encode(head) if head is not None else b""
     digest = hashlib.sha256(blob).hexdigest() if blob else ""
     if head is None:  # the last one must not stay
@@ -65,7 +65,7 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
                 digest,
                 task=task,
                 classes=len(head.classes),
-                size=len(blob),
+                bytes=len(blob),
                 accuracy=accuracy,
                 seconds=round(seconds, 3),
                 last_upload=store.pinned.get("last_upload"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from fedran.core._linalg.arrays import require_finite, to_numpy
 from fedran.core.errors import Refused
 from fedran.core.features import RandomFeatures, feature_map
-from fedran.core.labels import Label
 from fedran.core.prepare import KernelFeatures, require_nonnegative
 from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.core.sums.stored_points import Part
 from fedran.data.rows import Rows, read_rows
-from fedran.federation.protocol.class_counts import calibration_of, is_right
+from fedran.federation.protocol.class_counts import calibration_of, is_right, positions
 from fedran.federation.server.settings import ServerSettings
 
 
@@ -49,7 +48,7 @@ class ValidationSet:
             require_nonnegative(rows.X, settings.validation, "as kind 'hellinger' requires", hint)
         return cls(rows, settings.features())
 
-    def scores(self, head: Head) -> NDArray[Any]:
+    def _scores(self, head: Head) -> NDArray[Any]:
         """The scores of all rows, (n, C), in the feature map of the head."""
         phi = self.phi
         if head.fingerprint is not None and head.fingerprint != phi.fingerprint:
@@ -57,18 +56,10 @@ class ValidationSet:
         parts: list[NDArray[Any]] = [to_numpy(head.scores(H)) for _, H in phi.blocks(self.rows.X)]
         return np.concatenate(parts) if parts else np.zeros((0, len(head.classes)))
 
-    def right(self, head: Head) -> NDArray[np.bool_]:
-        """Which rows the head labels correctly."""
-        return is_right(self.scores(head), head.classes, self.rows.y)
-
-    def calibration(self, head: Head) -> Calibration | None:
-        """The histograms of these rows' scores; None if the head knows none of their classes."""
-        found = calibration_of(self.scores(head), head.classes, self.rows.y)
-        return found if found.total else None
-
     def compare(self, heads: Iterable[tuple[Part | None, Head]]) -> dict[Part, tuple[float, float]]:
         """Rows that are right only without each part, and only with it."""
-        right = {part: self.right(head) for part, head in heads}
+        y = self.rows.y
+        right = {part: is_right(self._scores(head), head.classes, y) for part, head in heads}
         every = right.pop(None, np.zeros(0, dtype=bool))
         return {
             part: (float((found & ~every).sum()), float((every & ~found).sum()))
@@ -76,8 +67,11 @@ class ValidationSet:
             if part is not None
         }
 
-    def accuracy(self, head: Head, classes: Collection[Label] = ()) -> float | None:
-        """Accuracy on the rows of some classes, by default the head's; None if there are none."""
-        known = set(classes or head.classes)
-        chosen = np.array([label in known for label in self.rows.y], dtype=bool)
-        return float(self.right(head)[chosen].mean()) if chosen.any() else None
+    def test(self, head: Head) -> tuple[float | None, Calibration | None]:
+        """Accuracy on the rows of the head's classes, and the histograms of their scores."""
+        scores, y = self._scores(head), self.rows.y
+        known = positions(y, head.classes) >= 0
+        if not known.any():
+            return None, None
+        right = is_right(scores, head.classes, y)[known]
+        return float(right.mean()), calibration_of(scores, head.classes, y)

@@ -32,7 +32,7 @@ class Quorum:
     """Seconds after the start."""
     answers: dict[str, Receipt] = field(default_factory=dict)
     declined: set[str] = field(default_factory=set)
-    """Clients that said they have nothing to send."""
+    """Clients that said they have nothing to send. They are not waited for."""
     waiting: set[str] = field(default_factory=set)
     """Clients that have answered, and wait for others of their secure sum."""
 
@@ -49,10 +49,6 @@ class Quorum:
         before = self.answers.get(receipt.client)
         if before is None or receipt.settled or not before.settled:
             self.answers[receipt.client] = receipt
-
-    def decline(self, client: str) -> None:
-        """Do not wait for a client that has nothing to send. This answer is not signed."""
-        self.declined.add(client)
 
     @property
     def accepted(self) -> int:
@@ -84,21 +80,6 @@ class Quorum:
         if seconds < self.deadline:
             return "wait"
         return "quorum" if enough else "short"
-
-
-def accepted_since(store: Store, client: str, waiting: Sequence[str]) -> list[Receipt]:
-    """Receipts for the secure sums of a site that are stored, which the site does not know."""
-    keys = [(client, task) for task in waiting]
-    sums = [(key, store.state.covered[key]) for key in keys if key in store.state.covered]
-    digests = [(key, store.state.digest(found)) for key, found in sums]
-    return [Receipt(Code.ACCEPTED, *key, digest) for key, digest in digests if digest]
-
-
-def known_answers(store: Store, task: str) -> list[Receipt]:
-    """What was decided in earlier runs about uploads for a task, the newest decision last."""
-    found = [Receipt(Code.FORGOTTEN, *key, "?") for key in store.forgotten]
-    found += [Receipt(Code.DUPLICATE, *k, u.digest) for k, u in store.state.uploads.items()]
-    return [receipt for receipt in found if receipt.task == task]
 
 
 def lost_uploads(store: Store, client: str, stored: Sequence[tuple[str, str]]) -> list[Receipt]:

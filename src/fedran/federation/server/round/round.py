@@ -37,8 +37,6 @@ from fedran.federation.server.round.quorum import (
     HOW_TO_CLOSE,
     Quorum,
     Verdict,
-    accepted_since,
-    known_answers,
     lost_uploads,
 )
 from fedran.federation.server.round.site_validation import SiteValidation
@@ -84,8 +82,12 @@ class Round:
         if task:
             clients = frozenset(self.store.roster.clients)
             quorum = Quorum(clients, self.settings.min_clients, self.settings.deadline)
-            for receipt in known_answers(self.store, task):
-                quorum.answer(receipt)
+            state, forgotten = self.store.state, self.store.forgotten
+            known = [Receipt(Code.FORGOTTEN, *key, "?") for key in forgotten]
+            known += [Receipt(Code.DUPLICATE, *key, u.digest) for key, u in state.uploads.items()]
+            for receipt in known:
+                if receipt.task == task:
+                    quorum.answer(receipt)
         else:
             quorum = Quorum(frozenset(), 0, CATCH_UP_SECONDS)
         if self._is_closed(task):  # an earlier run of it
@@ -196,11 +198,15 @@ class Round:
             hint = "`budget_bytes` in server.toml limits it"
             why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
             receipts.append(Receipt(why.code, client, name, "?", str(why)))
-        self._note_more(node, receipts, reply.fields.get("more") is True)
-        earlier = accepted_since(self.store, client, reply.waiting)
         lost = lost_uploads(self.store, client, reply.stored)
-        self._ask_for(node, client, lost, more=reply.fields.get("more") is True)
-        self.receipts.setdefault(node, []).extend(receipts + earlier + lost)
+        self._ask_for_more(reply, receipts, lost)
+        self.receipts.setdefault(node, []).extend(receipts + lost)
+        for task_of_sum in reply.waiting:  # the site does not know that its secure sum is here
+            found = self.store.state.covered.get((client, task_of_sum))
+            if found is not None:
+                digest = self.store.state.uploads[found].digest
+                known = Receipt(Code.ACCEPTED, client, task_of_sum, digest)
+                self.receipts[node].append(known)
         self.held_heads[node] = str(reply.fields.get("head", ""))
         if reply.validated:
             self.validated[node] = client
@@ -220,7 +226,7 @@ class Round:
             self.store.events.write(
                 "declined", client=client, task=task, reason=problem, failed=failed
             )
-            quorum.decline(client)
+            quorum.declined.add(client)
 
     def _absorb(self, reply: Reply) -> list[Receipt]:
         """Decide about the envelopes of one reply. Secure sums are a mode of their own."""
@@ -236,29 +242,22 @@ class Round:
         if owner != client:
             raise Refused("client", f"{owner}, the owner of this node", client)
 
-    def _note_more(self, node: int, receipts: list[Receipt], more: bool) -> None:
-        """Ask a node again that has more uploads, if its reply contained a new one.
+    def _ask_for_more(self, reply: Reply, receipts: list[Receipt], lost: list[Receipt]) -> None:
+        """Ask a node at once that has new uploads left, or some that are lost here.
 
-        The next message contains the receipts so far, so that the node sends others.
+        The next message contains all receipts so far, so that the node sends others. A secure sum
+        that is lost cannot be sent again by one site.
         """
+        node, more = reply.node, reply.fields.get("more") is True
+        known = {(r.task, r.digest) for r in self.receipts.get(node, [])}
+        again = more and any((r.task, r.digest) not in known for r in receipts)
+        if self.settings.privacy == "none":
+            tasks = [receipt.task for receipt in lost if receipt.code == Code.LOST]
+            self.store.note_lost(reply.client, tasks, more=more)
+            again = again or bool(tasks)
         self.have_more.discard(node)
         self.replies[node] += 1
-        known = {(r.task, r.digest) for r in self.receipts.get(node, [])}
-        new = any((r.task, r.digest) not in known for r in receipts)
-        if more and new and self.replies[node] < MAX_MESSAGES:
-            self.have_more.add(node)
-            self.messenger.ask_again(node)
-
-    def _ask_for(self, node: int, client: str, lost: list[Receipt], *, more: bool) -> None:
-        """Ask a node at once for uploads that are lost; the next message contains their receipts.
-
-        A secure sum that is lost cannot be sent again by one site.
-        """
-        if self.settings.privacy != "none":
-            return
-        tasks = [receipt.task for receipt in lost if receipt.code == Code.LOST]
-        self.store.note_lost(client, tasks, more=more)
-        if tasks and self.replies[node] < MAX_MESSAGES:
+        if again and self.replies[node] < MAX_MESSAGES:
             self.have_more.add(node)
             self.messenger.ask_again(node)
 
@@ -285,7 +284,16 @@ class Round:
         if self._waits_for_uploads(task):
             head, digest = b"", "outdated"
         else:
-            validation = self.validation or self._site_validation()
+            validation: Validation | None = self.validation
+            if validation is None and self.settings.site_validation and self.validated:
+                validation = SiteValidation(
+                    self.messenger,
+                    self.validated,
+                    self.store.database.uploads(),
+                    self._check_owner,
+                )
+            elif validation is None and self.settings.site_validation:
+                log.info("no site that answered has validation rows; new heads are not tested")
             log.info("solving the classifier")
             head, digest = update_head(self.store, validation, task)
         nodes = list(self.messenger.network.nodes())
@@ -318,20 +326,6 @@ class Round:
         lacking = {str(n) for n in nodes} - served
         if head and lacking:
             log.warning("%d of %d nodes will be asked again", len(lacking), len(nodes))
-
-    def _site_validation(self) -> Validation | None:
-        """The validation rows of the sites that answered; None if these are not to be used."""
-        if not self.settings.site_validation:
-            return None
-        if not self.validated:
-            log.info("no site that answered has validation rows; new heads are not tested")
-            return None
-        return SiteValidation(
-            self.messenger,
-            self.validated,
-            self.store.database.uploads(),
-            self._check_owner,
-        )
 
     def _record(self, task: str, state: str, quorum: Quorum) -> None:
         """Log the state of a task and write it to the database."""

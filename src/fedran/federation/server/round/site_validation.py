@@ -56,8 +56,6 @@ class SiteValidation:
     ) -> None:
         self.messenger, self.nodes, self.check_owner = messenger, nodes, check_owner
         self.accepted: dict[str, dict[Label, int]] = {}
-        self.asked: tuple[Head | None, dict[str, Report]] = None, {}
-        """The head about which sites were asked last, and what they said."""
         for upload in uploads:
             of_site = self.accepted.setdefault(upload.client, {})
             for label, rows in upload.classes:
@@ -77,48 +75,28 @@ class SiteValidation:
                 break
             names[part] = hashlib.sha256(blob).hexdigest()
             blobs[names[part]] = blob
-        told, found = self._ask(blobs), dict[Part, Gain]()
-        counts = {c: {name: said[0] for name, said in of.items()} for c, of in told.items()}
+        told, found, first = self._ask(blobs), dict[Part, Gain](), next(iter(blobs), "")
+
+        def summed(of_whom: Iterable[str], name: str) -> Counts:
+            return add_bounded({client: told[client][name][0] for client in of_whom}, self.accepted)
+
         for part, name in names.items():
-            if part is None:
+            others = [client for client in told if part is not None and client != part[0]]
+            if part is None or len(others) < 2:
                 continue
-            others = {client: of for client, of in counts.items() if client != part[0]}
-            if len(others) < 2:
-                continue
-            gains = [
-                self._gain({client: others[client] for client in others if client != left}, name)
-                for left in others
-            ]
+            fewer = [[client for client in others if client != left] for left in others]
+            gains = [gain(summed(some, name), summed(some, first)) for some in fewer]
             found[part] = min(gains, key=lambda g: g[0] - g[1])
         return found
 
-    def _gain(self, told: Mapping[str, dict[str, Counts]], name: str) -> Gain:
-        """The bounded sums of what some sites report about the first head and another one."""
-        first = next(iter(next(iter(told.values()))))
-        counts = [
-            add_bounded({client: of[head] for client, of in told.items()}, self.accepted)
-            for head in (name, first)
-        ]
-        return gain(*counts)
-
-    def accuracy(self, head: Head) -> float | None:
-        """Accuracy over the reports about a head."""
-        told = {client: counts for client, (counts, _) in self._about(head).items()}
-        return accuracy(add_bounded(told, self.accepted), head.classes)
-
-    def calibration(self, head: Head) -> Calibration | None:
-        """The sum of what sites report about a head."""
-        told = {client: histograms for client, (_, histograms) in self._about(head).items()}
-        return add_calibrations(told, self.accepted)
-
-    def _about(self, head: Head) -> dict[str, Report]:
-        """What each site reports about a head; the sites are asked once."""
-        if self.asked[0] is not head:
-            blob = encode(head)
-            name = hashlib.sha256(blob).hexdigest()
-            told = {client: of[name] for client, of in self._ask({name: blob}).items()}
-            self.asked = head, told
-        return self.asked[1]
+    def test(self, head: Head) -> tuple[float | None, Calibration | None]:
+        """Accuracy over the reports about a head, and the sum of their histograms."""
+        blob = encode(head)
+        name = hashlib.sha256(blob).hexdigest()
+        told = {client: of[name] for client, of in self._ask({name: blob}).items()}
+        counts = add_bounded({client: said[0] for client, said in told.items()}, self.accepted)
+        histograms = {client: said[1] for client, said in told.items()}
+        return accuracy(counts, head.classes), add_calibrations(histograms, self.accepted)
 
     def _ask(self, blobs: Mapping[str, bytes]) -> dict[str, dict[str, Report]]:
         """Client -> digest of a head -> its counts and histograms, in the order of the heads."""

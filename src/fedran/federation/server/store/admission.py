@@ -8,27 +8,16 @@ from fedran.core.consistency import check_row_energy
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import named, ordered
 from fedran.core.points import Points
-from fedran.core.summary import Summary
-from fedran.core.sums.aggregator import Message
+from fedran.core.sums.aggregator import Aggregator, Message
 from fedran.federation.protocol.identity import Statement, UploadId
 from fedran.federation.protocol.messages import Envelope
 from fedran.federation.protocol.receipts import Code, UploadRefused
-from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.server.store.schema import Upload
 from fedran.federation.server.store.state import State
 from fedran.wire.codec import decode_message
 from fedran.wire.container import unpack
 from fedran.wire.head_codec import head_fits
 from fedran.wire.validation import DEFAULT_LIMITS
-
-
-def check_sender(envelope: Envelope, federation: str, roster: Roster) -> None:
-    """Refuse another federation, an unknown sender, a wrong signature or wrong members."""
-    statement = envelope.statement
-    if statement.federation != federation:
-        raise UploadRefused(Code.WRONG_FEDERATION, "federation", federation, statement.federation)
-    roster.check(statement, envelope.signature)
 
 
 def check_fingerprint(statement: Statement, fingerprint: Fingerprint) -> None:
@@ -79,20 +68,6 @@ def check_not_forgotten(statement: Statement, forgotten: Collection[UploadId]) -
         )
 
 
-def check_sum(message: Summary) -> None:
-    """Refuse a secure sum whose accounts its rows cannot have.
-
-    It was truncated once, after all rows were added up, so it is one part. The ridge depends on the
-    number of rows per part.
-    """
-    if message.accounts.energy <= 0:
-        expected = "rows that are not all zero"
-        raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
-    if message.accounts.parts != 1:
-        raise UploadRefused(Code.INVALID, "parts", "1", message.accounts.parts)
-    check_row_energy(message)
-
-
 def check_message(envelope: Envelope, settings: ServerSettings, state: State) -> Message:
     """The decoded message, after every check that could refuse it. Nothing is absorbed here."""
     statement, size = envelope.statement, len(envelope.upload)
@@ -102,7 +77,8 @@ def check_message(envelope: Envelope, settings: ServerSettings, state: State) ->
         expected = f"at most {settings.budget_bytes} bytes, the budget of the offer"
         raise UploadRefused(Code.TOO_LARGE, "upload", expected, size)
     message = decode_message(unpack(envelope.upload, settings.limits), settings.limits)
-    state.check(message, statement.key)
+    empty = Aggregator(fingerprint=state.fingerprint)
+    empty.check(message, client=statement.client, task=statement.task)
     listed = settings.labels
     unknown = () if listed is None else ordered(set(message.classes).difference(listed))
     if unknown:
@@ -114,38 +90,15 @@ def check_message(envelope: Envelope, settings: ServerSettings, state: State) ->
         message.validate(settings.min_group)
         width, support = message.in_features, max(settings.support, len(total))
     else:
-        check_sum(message)
+        # A secure sum was truncated once, after all rows were added up, so it is one part.
+        if message.accounts.energy <= 0:
+            expected = "rows that are not all zero"
+            raise UploadRefused(Code.INVALID, "energy", expected, message.accounts.energy)
+        if message.accounts.parts != 1:
+            raise UploadRefused(Code.INVALID, "parts", "1", message.accounts.parts)
+        check_row_energy(message)
         width = message.out_features
     if not head_fits(total, width, DEFAULT_LIMITS, support):
         expected = "labels over all uploads for which sites can read the head"
         raise UploadRefused(Code.TOO_MANY_CLASSES, "classes", expected, f"{len(total)} labels")
     return message
-
-
-def check_row_cap(upload: Upload, roster: Roster) -> None:
-    """Refuse more rows than the roster allows the sender per task.
-
-    A secure sum may hold as many rows as its members together.
-    """
-    caps = [roster.rows.get(site) for site, _ in upload.members or (upload.key,)]
-    cap = sum(c for c in caps if c is not None) if None not in caps else None
-    if cap is not None and upload.rows > cap:
-        raise UploadRefused(
-            Code.TOO_MANY_ROWS,
-            "rows",
-            f"at most {cap} per task, as the roster says for {upload.client}",
-            upload.rows,
-            hint="the server's owner can raise the cap under [rows] in the roster",
-        )
-
-
-def check_class_quota(upload: Upload, state: State, quota: int) -> None:
-    """Refuse a site that has sent more classes than its quota, over all of its uploads."""
-    total = len(state.classes_of(upload.client).union(label for label, _ in upload.classes))
-    if total > quota * upload.sites:
-        raise UploadRefused(
-            Code.TOO_MANY_CLASSES,
-            "classes",
-            f"at most {quota} per site over all tasks (`classes_per_site`)",
-            total,
-        )

@@ -27,7 +27,7 @@ from fedran.federation.server.store.schema import (
     Task,
     Tombstone,
     Upload,
-    describe_upload,
+    class_rows,
 )
 from fedran.federation.server.store.sqlite_file import SqliteFile, StoreDamaged
 from fedran.wire.validation import FILE_LIMITS
@@ -64,19 +64,16 @@ class Database(SqliteFile):
         found = []
         for row in map(list, self.rows(table, rest, values)):
             for i in lists:
-                items = self._loaded(row[i])
+                try:
+                    items = json.loads(row[i])
+                except ValueError as reason:
+                    raise self.damaged(f"the database is damaged ({reason})") from None
                 row[i] = tuple(tuple(x) if isinstance(x, list) else x for x in items)
             found.append(kind(*row))
         return found
 
-    def _loaded(self, text: str) -> Any:
-        try:
-            return json.loads(text)
-        except ValueError as reason:
-            raise self.damaged(f"the database is damaged ({reason})") from None
-
     def _put_entry(self, table: str, entry: object, *, replace: bool = False) -> None:
-        row = {k: _json(v) if isinstance(v, tuple) else v for k, v in vars(entry).items()}
+        row = {k: json.dumps(v) if isinstance(v, tuple) else v for k, v in vars(entry).items()}
         self.put(table, replace=replace, **row)
 
     def fact(self, name: str) -> str:
@@ -91,8 +88,24 @@ class Database(SqliteFile):
     def add_upload(self, statement: Statement, message: Message, blob: bytes) -> Upload:
         """Write an accepted upload. A revision replaces the older one."""
         with self.transaction():
-            upload = describe_upload(statement, message, blob, self.next("uploads"))
-            self._add_envelope(blob)
+            sha256, accounts = hashlib.sha256(blob).hexdigest(), message.accounts
+            upload = Upload(
+                self.next("uploads"),
+                statement.client,
+                statement.task,
+                statement.digest,
+                time.time(),
+                len(blob),
+                int(accounts.n_rows),
+                float(accounts.energy),
+                float(accounts.cut),
+                statement.revision,
+                class_rows(message),
+                statement.members,
+                statement.sum_number,
+                sha256,
+            )
+            self.sql.execute("INSERT OR IGNORE INTO envelopes VALUES (?, ?)", (sha256, blob))
             older = "DELETE FROM uploads WHERE client = ? AND task = ? AND revision < ?"
             replaced = self.sql.execute(older, (*upload.key, upload.revision)).rowcount
             self._put_entry("uploads", upload)
@@ -129,11 +142,6 @@ class Database(SqliteFile):
     def message(self, upload: Upload) -> Message:
         """The message of an upload."""
         return self.opened(upload).message(FILE_LIMITS)
-
-    def _add_envelope(self, blob: bytes) -> str:
-        sha256 = hashlib.sha256(blob).hexdigest()
-        self.sql.execute("INSERT OR IGNORE INTO envelopes VALUES (?, ?)", (sha256, blob))
-        return sha256
 
     def add_charge(
         self, task: str, attempt: int, epsilon: float, delta: float, sites: Sequence[str]
@@ -227,23 +235,12 @@ class Database(SqliteFile):
         """Say that no node has the newest head: the server's next update sends it to all."""
         self.set_served("outdated")
 
-    def add_head(
-        self,
-        digest: str,
-        *,
-        task: str,
-        classes: int,
-        size: int,
-        accuracy: float | None,
-        seconds: float,
-        last_upload: int | None = None,
-    ) -> None:
+    def add_head(self, digest: str, *, last_upload: int | None = None, **fields: Any) -> None:
         """Note that a head was solved, by default from all uploads that are accepted now."""
         with self.transaction():
-            number, at = self.next("heads"), time.time()
             last = self.next("uploads") - 1 if last_upload is None else last_upload
-            head = SolvedHead(number, at, task, digest, classes, size, accuracy, seconds, last)
-            self._put_entry("heads", head)
+            fields |= {"number": self.next("heads"), "at": time.time(), "last_upload": last}
+            self._put_entry("heads", SolvedHead(digest=digest, **fields))
 
     def heads(self) -> list[SolvedHead]:
         """All heads, oldest first."""
@@ -276,7 +273,3 @@ class Database(SqliteFile):
     def records(self) -> list[str]:
         """All signed records, oldest first."""
         return [content for _, _, content in self.rows("records", "ORDER BY number")]
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -11,14 +11,13 @@ from typing import Any
 
 from fedran.core.errors import printable
 from fedran.federation.protocol.limits import MAX_ITEMS, MAX_TEXT
-from fedran.federation.protocol.receipts import Code
 from fedran.federation.server.store.database import Database
 
 log = logging.getLogger(__name__)
 
 
 class EventLog:
-    """The events in a database. Only the limit of revisions depends on them."""
+    """The events in a database. No decision depends on them."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -45,16 +44,6 @@ class EventLog:
             {**json.loads(fields), "number": number, "at": at, "event": event}
             for number, at, event, _, fields in rows
         ]
-
-    def revisions(self, client: str, after: float) -> int:
-        """How many revisions of a site were accepted, or refused after costly checks."""
-        rows = self.database.rows("events", "WHERE at > ? AND event = 'upload'", [after])
-        found = [json.loads(fields) for *_, fields in rows]
-        cheap = (Code.DUPLICATE, Code.TOO_MANY_REVISIONS)
-        return sum(
-            f.get("client") == client and f.get("revision", 0) > 0 and f["code"] not in cheap
-            for f in found
-        )
 
     def delete(self, before: float, most: int) -> int:
         """Delete events from before a time, and the oldest beyond a number; returns how many."""

@@ -5,14 +5,12 @@ The fields of an entry are the columns of its table, in this order. Tuples are s
 
 from __future__ import annotations
 
-import hashlib
-import time
 from dataclasses import dataclass
 
 from fedran.core.labels import Label
 from fedran.core.points import Points
 from fedran.core.sums.aggregator import Message
-from fedran.federation.protocol.identity import Statement, UploadId
+from fedran.federation.protocol.identity import UploadId
 
 FILE = "store.db"
 VERSION = 1
@@ -106,26 +104,6 @@ def class_rows(message: Message) -> tuple[tuple[Label, int], ...]:
     if isinstance(message, Points):
         return tuple(message.rows_per_class().items())
     return tuple(zip(message.classes, map(int, message.counts), strict=True))
-
-
-def describe_upload(statement: Statement, message: Message, blob: bytes, number: int = 0) -> Upload:
-    """What is stored about the upload in an envelope, if it is accepted now."""
-    return Upload(
-        number,
-        statement.client,
-        statement.task,
-        statement.digest,
-        time.time(),
-        len(blob),
-        int(message.accounts.n_rows),
-        float(message.accounts.energy),
-        float(message.accounts.cut),
-        statement.revision,
-        class_rows(message),
-        statement.members,
-        statement.sum_number,
-        hashlib.sha256(blob).hexdigest(),
-    )
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,14 @@ class State:
         self.uploads: dict[UploadId, Upload] = {}
         self.covered: dict[UploadId, UploadId] = {}
         """Members of secure sums -> the sum that contains them."""
-        self._classes: dict[str, set[Label]] = {}
-        self._aggregator = Aggregator(fingerprint=settings.features().fingerprint)
+        self.parts: set[tuple[str, Label]] = set()
+        """Clients and their labels."""
+        self.fingerprint = settings.features().fingerprint
+        self._aggregator = Aggregator(fingerprint=self.fingerprint)
         """Of the first ``_read`` uploads."""
         self._read = 0
+        self._at_hand: dict[UploadId, Message] = {}
+        """Messages of later uploads, as far as they are in memory."""
 
     @classmethod
     def load(cls, settings: ServerSettings, database: Database) -> State:
@@ -36,7 +40,7 @@ class State:
         state, uploads = cls(settings, database), database.uploads()
         for upload in uploads[-1:]:
             held = database.opened(upload).statement.fingerprint
-            if held != settings.features().fingerprint.hash:
+            if held != state.fingerprint.hash:
                 raise Refused(
                     "fingerprint",
                     f"the features of the uploads in the store ({held[:12]}...)",
@@ -50,8 +54,7 @@ class State:
         for upload in uploads:
             self.uploads[upload.key] = upload
             self.covered.update(dict.fromkeys(upload.members, upload.key))
-            labels = {label for label, _ in upload.classes}
-            self._classes.setdefault(upload.client, set()).update(labels)
+            self.parts.update((upload.client, label) for label, _ in upload.classes)
 
     def add(self, upload: Upload, message: Message) -> None:
         """Add an upload that was accepted now."""
@@ -60,12 +63,14 @@ class State:
         self._note([upload])
 
     def without(self, keys: Collection[UploadId]) -> State:
-        """The state as if these uploads had never come. Points in memory are not read again."""
+        """The state as if these uploads had never come. Points in memory are not read again.
+
+        They are absorbed at the next solve, so that this takes no longer for large messages.
+        """
         rest = State(self.settings, self.database)
         rest._note(upload for key, upload in self.uploads.items() if key not in keys)
-        for key, message in self._aggregator.points.items():
-            if key not in keys:
-                rest._absorb(self.uploads[key], message)
+        held = {**self._at_hand, **self._aggregator.points}
+        rest._at_hand = {key: message for key, message in held.items() if key not in keys}
         return rest
 
     def digest(self, key: UploadId) -> str | None:
@@ -75,23 +80,15 @@ class State:
     @property
     def classes(self) -> tuple[Label, ...]:
         """The labels of all uploads."""
-        return ordered(set().union(*self._classes.values()))
-
-    def classes_of(self, client: str) -> set[Label]:
-        """The labels of all uploads of a site."""
-        return set(self._classes.get(client, ()))
+        return ordered({label for _, label in self.parts})
 
     @property
     def aggregator(self) -> Aggregator:
         """The messages of all uploads, in their order."""
         for upload in list(self.uploads.values())[self._read :]:
-            self._absorb(upload, self.database.message(upload))
+            held = self._at_hand.pop(upload.key, None)
+            self._absorb(upload, self.database.message(upload) if held is None else held)
         return self._aggregator
-
-    def check(self, message: Message, key: UploadId) -> None:
-        """Refuse a message that cannot be absorbed, whatever the others are."""
-        empty = Aggregator(fingerprint=self._aggregator.fingerprint)
-        empty.check(message, client=key[0], task=key[1])
 
     def _absorb(self, upload: Upload, message: Message) -> None:
         self._aggregator.absorb(message, client=upload.client, task=upload.task)

@@ -25,20 +25,17 @@ from fedran.core.solve.ridge import Ridge
 from fedran.core.sums.aggregator import Aggregator, Message
 from fedran.core.sums.stored_points import Opinion, Part
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS, MAX_HOURLY_REVISIONS
+from fedran.federation.protocol.limits import EVENT_SECONDS, MAX_EVENTS
 from fedran.federation.protocol.lockfile import locked
 from fedran.federation.protocol.messages import Envelope, open_envelope
 from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ROSTER, STATE, ServerSettings
 from fedran.federation.server.store.admission import (
-    check_class_quota,
     check_fingerprint,
     check_message,
     check_not_covered,
     check_not_forgotten,
-    check_row_cap,
-    check_sender,
 )
 from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
@@ -50,7 +47,7 @@ from fedran.federation.server.store.forgetting import (
     to_forget,
     write_record,
 )
-from fedran.federation.server.store.schema import Upload, class_rows, describe_upload
+from fedran.federation.server.store.schema import Upload, class_rows
 from fedran.federation.server.store.state import State
 from fedran.wire.codec import encode
 from fedran.wire.validation import Header, plain_calibration
@@ -131,7 +128,7 @@ class Store:
     @property
     def fingerprint(self) -> Fingerprint:
         """The fingerprint of uploads and heads."""
-        return self.settings.features().fingerprint
+        return self.state.fingerprint
 
     @property
     def aggregator(self) -> Aggregator:
@@ -164,22 +161,21 @@ class Store:
     def candidate(self, left_out: Collection[Part]) -> Head | None:
         """A head without some parts, to be compared with others; None if no class is left."""
         if self.settings.privacy == "none":
-            return self._solve_points(self.served, left_out, ASKED_RIDGE, ASKED)
-        clients = {client for client, _ in left_out}
-        uploads = (u for u in self.served.uploads.values() if u.client in clients)
+            return self._solve_points(left_out, ASKED_RIDGE, ASKED)
+        clients, state = {client for client, _ in left_out}, self.served
+        uploads = (u for u in state.uploads.values() if u.client in clients)
         messages = map(self.database.message, uploads)  # one at a time in memory
-        return self.served.aggregator.solve_without(messages, self.ridge)
+        return state.aggregator.solve_without(messages, self.ridge)
 
     def solve(self, left_out: Collection[Part] = ()) -> Head | None:
         """The head over everything that may count, but some parts; None if no class is left.
 
         A label cannot be left out of a secure sum, so the head has no such label at all.
         """
-        state = self.served
         if self.settings.privacy == "none":
-            found = self._solve_points(state, left_out, self.ridge, self.settings.support)
+            found = self._solve_points(left_out, None, self.settings.support)
             return None if found is None else self.calibrated(found)
-        clients = {client for client, label in left_out if label is None}
+        clients, state = {client for client, label in left_out if label is None}, self.served
         if clients:
             state = state.without({key for key in state.uploads if key[0] in clients})
         gone = {label for _, label in left_out if label is not None}
@@ -187,20 +183,16 @@ class Store:
         if not kept:
             return None
         head = state.aggregator.solve(self.ridge)
-        if len(kept) == len(head.classes):
-            return self.calibrated(head)
-        classes = tuple(head.classes[i] for i in kept)
-        return self.calibrated(replace(head, weights=head.weights[:, kept], classes=classes))
+        if len(kept) < len(head.classes):
+            classes = tuple(head.classes[i] for i in kept)
+            head = replace(head, weights=head.weights[:, kept], classes=classes)
+        return self.calibrated(head)
 
     def _solve_points(
-        self, state: State, left_out: Collection[Part], ridge: Ridge | float | None, most: int
+        self, left_out: Collection[Part], ridge: float | None, most: int
     ) -> Head | None:
-        out = set(left_out)
-        if all(
-            (u.client, None) in out or (u.client, label) in out
-            for u in state.uploads.values()
-            for label, _ in u.classes
-        ):
+        state, out = self.served, set(left_out)
+        if all({(client, None), (client, c)} & out for client, c in state.parts):
             return None
         most = min(most, self.settings.support)
         weight = self.settings.class_weight
@@ -227,7 +219,7 @@ class Store:
         known = [__version__, self.fingerprint.hash, self.settings.support, uploads]
         known += [self.settings.trusted, self.settings.row_multiple, self.settings.classes]
         known += [self.settings.class_weight]
-        known += [self.vouched, self.pinned, self.settings.validation, self.roster.rows]
+        known += [self.vouched, self.pinned, self.settings.validation]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     @property
@@ -301,16 +293,7 @@ class Store:
     def _decide(self, arrival: Arrival) -> Receipt:
         """The decision of ``receive``. Nothing is written here."""
         try:
-            statement = self._open(arrival).statement
-            key, digest = statement.key, statement.digest
-            if self.state.digest(key) == digest:
-                return arrival.receipt(Code.DUPLICATE)
-            message = self._check_content(arrival)
-            upload = describe_upload(statement, message, arrival.blob)
-            check_row_cap(upload, self.roster)
-            quota = self.settings.classes_per_site
-            check_class_quota(upload, arrival.state or self.state, quota)
-            arrival.message = message
+            return arrival.receipt(self._check(arrival))
         except Refused as reason:
             return Receipt.refusal(reason, *arrival.name)
         except OSError:
@@ -318,7 +301,33 @@ class Store:
         except Exception:
             log.exception("%s, %s: unexpected error while checking an upload", *arrival.name[:2])
             return arrival.receipt(Code.SERVER_ERROR, "an error at the server; its log says more")
-        return arrival.receipt(Code.ACCEPTED)
+
+    def _check(self, arrival: Arrival) -> Code:
+        """Check an upload completely: its sender, what it is for, and its content."""
+        envelope = arrival.envelope = open_envelope(arrival.blob, self.settings.limits)
+        statement = envelope.statement
+        federation = self.settings.federation
+        if statement.federation != federation:
+            got = statement.federation
+            raise UploadRefused(Code.WRONG_FEDERATION, "federation", federation, got)
+        self.roster.check(statement, envelope.signature)
+        if statement.client in self.restored:
+            self._open_again(statement.task)
+        if self.tasks is not None and statement.task not in self.tasks:
+            expected = "a task that this server opened"
+            raise UploadRefused(Code.UNKNOWN_TASK, "task", expected, statement.task)
+        arrival.verified = True
+        check_fingerprint(statement, self.fingerprint)
+        if self.state.digest(statement.key) == statement.digest:
+            return Code.DUPLICATE
+        check_not_forgotten(statement, self.forgotten)
+        older = self.state.uploads.get(statement.key)
+        if older is not None and statement.revision > older.revision:
+            arrival.replaces = older
+        else:
+            check_not_covered(statement, self.state.uploads, self.state.covered)
+        arrival.message = check_message(envelope, self.settings, self.state)
+        return Code.ACCEPTED
 
     def forget(self, client: str, task: str | None, who: str, key: SiteKey) -> Forgotten:
         """Delete the uploads of a site, for one task or all, and rebuild the state without them.
@@ -342,71 +351,26 @@ class Store:
         self.state = self.state.without(self.state.uploads.keys() - kept)
         return found
 
-    def _open(self, arrival: Arrival) -> Envelope:
-        """Open an envelope. Another sender, task or feature map than expected is refused."""
-        envelope = arrival.envelope = open_envelope(arrival.blob, self.settings.limits)
-        check_sender(envelope, self.settings.federation, self.roster)
-        task = envelope.statement.task
-        if envelope.statement.client in self.restored:
-            self._open_again(task)
-        if self.tasks is not None and task not in self.tasks:
-            raise UploadRefused(Code.UNKNOWN_TASK, "task", "a task that this server opened", task)
-        arrival.verified = True
-        check_fingerprint(envelope.statement, self.fingerprint)
-        return envelope
-
-    def _check_content(self, arrival: Arrival) -> Message:
-        """Check an upload completely. A revision is checked against the state without the old one.
-
-        What can be checked without that state is checked first.
-        """
-        assert arrival.envelope is not None
-        statement, state = arrival.envelope.statement, self.state
-        check_not_forgotten(statement, self.forgotten)
-        older = state.uploads.get(statement.key)
-        if older is not None and statement.revision > older.revision:
-            self._check_revisions(statement.client)
-            check_message(arrival.envelope, self.settings, State(self.settings, self.database))
-            state = arrival.state = state.without({statement.key})
-        check_not_covered(statement, state.uploads, state.covered)
-        return check_message(arrival.envelope, self.settings, state)
-
-    def _check_revisions(self, client: str) -> None:
-        """Refuse more revisions per hour than a site may send."""
-        if self.events.revisions(client, time.time() - 3600) >= MAX_HOURLY_REVISIONS:
-            raise UploadRefused(
-                Code.TOO_MANY_REVISIONS,
-                "revision",
-                f"at most {MAX_HOURLY_REVISIONS} revisions of a site per hour",
-                "another",
-                hint="the site sends it again later",
-            )
-
     def _commit(self, arrival: Arrival, receipt: Receipt) -> None:
-        """Write an upload and its event to disk."""
+        """Write an upload and its event to disk, and a signed record of one that it replaces."""
         assert arrival.envelope is not None
         assert arrival.message is not None
-        statement, message = arrival.envelope.statement, arrival.message
+        statement, message, replaced = arrival.envelope.statement, arrival.message, arrival.replaces
         with self.database.transaction():
             upload = self.database.add_upload(statement, message, arrival.blob)
-            if arrival.state is not None:  # withdrawn rows may be in it
-                self.database.set_fact(CALIBRATIONS, "")
-                record = self._record_revision(self.state.uploads[upload.key], upload)
+            if replaced is not None:
+                self.database.set_fact(CALIBRATIONS, "")  # withdrawn rows may be in it
+                key = SiteKey.load_or_make(self.folder.parent / RECORD_KEY)
+                heads, federation = self.database.heads(), self.settings.federation
+                record = sign_revision(federation, replaced, upload.digest, heads, key)
+                self.database.add_record(record)
             self.events.write_or_raise("upload", **arrival.event(receipt))
-        if arrival.state is not None:
+        if replaced is not None:
             with self.tolerating_a_full_disk("file of the record"):
                 write_record(self.folder.parent, upload.client, record)
-            self.state = arrival.state
+            self.state = self.state.without({upload.key})
             self.database.checkpoint()  # the upload that was replaced is in no file any more
         self.state.add(upload, message)
-
-    def _record_revision(self, old: Upload, new: Upload) -> str:
-        """Keep a signed record of the upload that a revision replaces."""
-        key = SiteKey.load_or_make(self.folder.parent / RECORD_KEY)
-        heads, federation = self.database.heads(), self.settings.federation
-        record = sign_revision(federation, old, new.digest, heads, key)
-        self.database.add_record(record)
-        return record
 
     @contextmanager
     def tolerating_a_full_disk(self, what: str) -> Iterator[None]:
@@ -427,8 +391,8 @@ class Arrival:
     envelope: Envelope | None = None
     message: Message | None = None
     """Only after every check."""
-    state: State | None = None
-    """For a revision: the state without the upload that it replaces."""
+    replaces: Upload | None = None
+    """The upload of which it is a revision."""
 
     @property
     def name(self) -> tuple[str, str, str]:
