@@ -444,10 +444,10 @@ def main() -> None:
                 tables[-1].append(row)
         text = path.read_text()
         for head, rows in zip((HONEST, ATTACKED), tables, strict=True):
-            before, after = text.split(head + "\n")
+            before, after = text.split(head)
             old, _, rest = after.partition("\n\n")
             kept = [line for line in old.splitlines() if f"| {dataset_title(name)} |" not in line]
-            text = before + head + "\n" + "\n".join([*kept, *rows]) + "\n\n" + rest
+            text = before + head + "\n".join([*(kept or [""]), *rows]) + "\n\n" + rest
         measured = rf"^- {re.escape(dataset_title(name))}: .*$"
         today = f"- {dataset_title(name)}: measured on {datetime.date.today()}."
         path.write_text(re.sub(measured, today, text, flags=re.M))
