@@ -123,8 +123,9 @@ def judge(
     """Decide what is set aside and what waits.
 
     One site is set aside after the other, because a liar makes honest sites look wrong, and what
-    is left is judged again. At the end, what points have set aside is judged by all that is left.
-    Without validation rows at hand, what they said ``before`` holds.
+    is left is judged again. Validation rows are asked first: liars cannot outvote them. At the end,
+    what points have set aside is judged by all that is left. Without validation rows at hand, what
+    they said ``before`` holds.
     """
     found = dict[Part, SetAside]()
     if validation is None:
@@ -133,9 +134,8 @@ def judge(
     while True:
         opinions = store.what_others_say(found)
         tests = _tests(opinions, found)
-        worst = _most_contradicted(store, tests, found)
-        if not worst and validation is not None:
-            worst = _worse_rows(store, validation, found, len(tests))
+        worst = _worse_rows(store, validation, found, len(tests)) if validation else None
+        worst = worst or _most_contradicted(store, tests, found)
         if not worst:
             break
         name = worst.client if worst.label is None else f"{worst.client}, class {worst.label}"
