@@ -45,8 +45,9 @@ def report(
 ) -> None:
     """Print a verdict and the accuracies of all results in a folder, and write them as pages.
 
-    The pages are HTML and open offline: one per dataset, and one that compares them if there are
-    several. They need the extra 'bench'; the printed tables and --export do not.
+    The pages are HTML and open offline: one per dataset, and one that compares
+    them if there are several. They need the extra 'bench'; the printed tables
+    and --export do not.
     """
     results = load_results(folder)
     name = name or experiment_name(results, folder.resolve().name)
