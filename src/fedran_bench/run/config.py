@@ -185,7 +185,9 @@ def parse_config(
     top = check_table(ConfigurationFile, fields, "the configuration")
     study = top.get("study", DEFAULT_STUDY)
     require_study(study)
-    streams = tuple(_streams(top.get("stream", {})))
+    stream = check_table(StreamSettings, top.get("stream", {}), "[stream]", "stream.", lists=True)
+    usual = {"tasks": None, "seed": 1993, "partitioner": "dirichlet"}
+    streams = tuple(_combinations({**usual, **stream}))
     methods = tuple(_methods(top["method"]))
     if not any(choice.runs_on(s) for choice in methods for s in streams):
         only = "; ".join(f"{choice.key}: {dict(choice.only)}" for choice in methods)
@@ -205,16 +207,6 @@ def parse_config(
         methods=methods,
         label_column=top.get("label_column", LABEL),
     )
-
-
-def _streams(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    stream = check_table(StreamSettings, table, "[stream]", "stream.", lists=True)
-    partitioners = _as_list(stream.get("partitioner", "dirichlet"))
-    for name, not_needed_by in (("clients", ("natural",)), ("beta", ("natural", "iid"))):
-        needed_by = [p for p in partitioners if p not in not_needed_by]
-        if stream.get(name) is None and needed_by:
-            raise ValueError(f"[stream] needs the setting {name!r} for partitioner {needed_by[0]}")
-    return list(_combinations({"tasks": None, "seed": 1993, **stream, "partitioner": partitioners}))
 
 
 def _methods(tables: Sequence[Mapping[str, Any]]) -> Iterable[MethodChoice]:
