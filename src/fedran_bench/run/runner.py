@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import platform
+import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +36,6 @@ from fedran_bench.results.result import (
     library_versions,
     run_id,
 )
-from fedran_bench.run.machine import describe_machine, peak_memory
 from fedran_bench.streams import Stream
 
 _with_pixels = lru_cache(maxsize=2)(as_images)
@@ -197,7 +199,7 @@ class _Runner:
             Seconds(busy, server, extraction),
             self.method.rounds(t),
             formula_bytes=self.method.formula(self.spec.in_features, len(self.stream.seen(t))),
-            peak_rss=peak_memory(),
+            peak_rss=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             label_rate=[
                 float(task.has_label(k).mean()) if len(r) else None for k, r in enumerate(task.rows)
             ],
@@ -280,6 +282,21 @@ class _Runner:
             arguments=None if prepared.arguments is None else list(prepared.arguments),
             drift=self.drift,
         )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, including the limits of containers."""
+    return int(joblib.cpu_count())
+
+
+def describe_machine(device: str | None) -> str:
+    """System, processor family, cores and, where one was used, the accelerator."""
+    if device is not None and device.startswith("cuda"):
+        import torch
+
+        device = torch.cuda.get_device_name(device)
+    where = f"{platform.system()} {platform.machine()}, {usable_cores()} cores"
+    return where if device is None else f"{where}, {device}"
 
 
 def _rows_of(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
