@@ -90,13 +90,4 @@ def demo() -> None:
             for r in results
         ],
     )
-    console.print("\n[bold]What each client sent as points of every row[/bold], KiB")
-    print_numbers(
-        console,
-        ["task", *(f"client {k}" for k in range(N_CLIENTS))],
-        [
-            [str(t), *(f"{n / 1024:.1f}" for n in record.bytes_up)]
-            for t, record in enumerate(results[0].tasks, start=1)
-        ],
-    )
     console.print(NEXT)

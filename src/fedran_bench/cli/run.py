@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedran_bench.results.grouping import counted
-from fedran_bench.run.config import load_or_quick
+from fedran_bench.run.config import load_config
 from fedran_bench.run.progress import Reporter
 from fedran_bench.run.sweep import execute, list_runs
 
@@ -80,7 +80,7 @@ def run(
     overrides = list(overrides or [])
     if label is not None:
         overrides.append(f"label_column={json.dumps(label, ensure_ascii=False)}")
-    experiment = load_or_quick(config, method or [], dataset or [], overrides)
+    experiment = load_config(config, overrides, method or [], dataset or [])
     console = Console()
     if dry_run:
         lines, possible = list_runs(experiment, out, device)

@@ -25,7 +25,7 @@ from fedran_bench.results.grouping import (
     task_seconds,
     training,
 )
-from fedran_bench.results.result import Result
+from fedran_bench.results.result import Result, dataset_title
 
 MIB = 2**20
 NOTHING = "-"
@@ -151,7 +151,8 @@ def comparison_table(results: Iterable[Result]) -> Table:
         if keys and not any(ours):
             continue
         best = strongest(g for g in found if g.competes and not is_ours(g))
-        row = [Cell(setting.title + (", network fine-tuned in task 0" if tuned else ""))]
+        stage = ", network fine-tuned in task 0" if tuned else ""
+        row = [Cell(f"{dataset_title(setting.dataset)}: {setting.frame}{stage}")]
         for key, g in zip(keys, ours, strict=True):
             least = f"; {g.params.get('min_group')}" if g and key == "fedran-points" else ""
             row.append(Cell(f"{g.A_T.mean:.2f} ({mib(g.upload)}{least})" if g else NOTHING))

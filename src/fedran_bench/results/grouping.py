@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedran_bench.results.result import ABLATIONS, Result, dataset_title
+from fedran_bench.results.result import ABLATIONS, Result
 
 _ACCOMPANYING = ("training", "runtime", "speedup")
 """Studies in which a method may run for another purpose than its accuracy; best first."""
@@ -77,11 +77,6 @@ class Setting:
         skew = "" if self.beta is None else f", β = {self.beta:g}"
         sizes = f"{counted(self.tasks, 'task')}, {counted(self.clients, 'client')}"
         return f"{sizes}{ARRIVALS[self.arrival]}, {self.partitioner} split{labels}{skew}"
-
-    @property
-    def title(self) -> str:
-        """The title of the dataset, and the settings as text."""
-        return f"{dataset_title(self.dataset)}: {self.frame}"
 
 
 @dataclass(frozen=True)

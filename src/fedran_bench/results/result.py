@@ -252,11 +252,11 @@ def finished(file: Path, repair: bool = True) -> dict[str, Result]:
     """
     if not file.exists():
         return {}
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-        if repair:
-            write_atomically(file, "".join(lines).encode())
+    text = file.read_text(encoding="utf-8")
+    whole, _, cut = text.rpartition("\n")
+    if cut and repair:
+        write_atomically(file, text.removesuffix(cut).encode())
+    lines = whole.split("\n") if whole else []
     found = _parse(file, lines, advice="; move the file away to start anew")
     return {result.run_id: result for result in found}
 

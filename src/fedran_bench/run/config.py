@@ -18,8 +18,6 @@ from fedran_bench.methods.registry import METHODS, make_method, settings
 from fedran_bench.results.result import DEFAULT_STUDY, require_study
 
 LARGEST_SWEEP = 100_000
-QUICK_STREAM = {"clients": 5, "beta": 0.5}
-"""The stream of a run without a configuration file."""
 
 
 @dataclass(frozen=True)
@@ -116,26 +114,52 @@ class Experiment:
     """The column of labels in tables."""
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read a TOML file, apply ``key=value`` overrides and validate the result.
+def load_config(
+    path: str | Path | None,
+    overrides: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+) -> Experiment:
+    """The experiment of a TOML file, or without one of methods and datasets on a usual stream.
 
-    The name of the experiment then says what was changed, unless an override sets the name too.
+    ``key=value`` overrides are applied. The name of a file's experiment then says what was changed,
+    unless an override sets the name too.
     """
+    options = [*(("--method", key) for key in methods), *(("--dataset", d) for d in datasets)]
+    options += [("--set", text) for text in overrides]
+    arguments = tuple(part for option in options for part in option)
+    if path is None:
+        absent = [o for o, v in (("--method", methods), ("--dataset", datasets)) if not v]
+        if absent:
+            raise ValueError(f"without CONFIG.toml, {' and '.join(absent)} must be given")
+        fields: dict[str, Any] = {
+            "name": f"{', '.join(methods)} on {', '.join(map(dataset_name, datasets))}",
+            "dataset": list(datasets),
+            "stream": {"clients": 5, "beta": 0.5},
+            "method": [{"key": key} for key in methods],
+        }
+        for text in overrides:
+            override(fields, text)
+        return parse_config(fields, "", arguments)
+    if methods or datasets:
+        raise ValueError(
+            f"{path} lists methods and datasets itself: use --set methods=... and --set "
+            "dataset=... instead of --method and --dataset"
+        )
     path = Path(path)
     fields = read_toml(path, "a configuration")
-    try:
-        source = path.resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        source = path.name  # results are read on other machines, where a full path says nothing
     own_name = fields.get("name")
     for text in overrides:
         override(fields, text)
     if overrides and fields.get("name") == own_name:
         changes = "; ".join(text.strip() for text in overrides)
         fields["name"] = f"{own_name or path.stem} ({changes})"
-    arguments = (source, *(part for text in overrides for part in ("--set", text)))
     try:
-        return parse_config(fields, source, arguments)
+        source = path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        source = path.name  # results are read on other machines, where a full path says nothing
+    try:
+        return parse_config(fields, source, (source, *arguments))
     except ValueError as reason:
         raise ValueError(f"{path}: {reason}") from None
 
@@ -150,33 +174,6 @@ def dataset_name(dataset: str) -> str:
     return path.stem if path.suffix == ".npz" or is_table(path) else path.name
 
 
-def load_or_quick(
-    path: Path | None, methods: Sequence[str], datasets: Sequence[str], overrides: Sequence[str]
-) -> Experiment:
-    """The experiment of a command: its file, or its methods and datasets on ``QUICK_STREAM``."""
-    if path is not None:
-        if methods or datasets:
-            raise ValueError(
-                f"{path} lists methods and datasets itself: use --set methods=... and --set "
-                "dataset=... instead of --method and --dataset"
-            )
-        return load_config(path, overrides)
-    if not methods or not datasets:
-        absent = "--method" if datasets else "--dataset" if methods else "--method and --dataset"
-        raise ValueError(f"without CONFIG.toml, {absent} must be given")
-    fields = {
-        "name": f"{', '.join(methods)} on {', '.join(map(dataset_name, datasets))}",
-        "dataset": list(datasets),
-        "stream": dict(QUICK_STREAM),
-        "method": [{"key": key} for key in methods],
-    }
-    for text in overrides:
-        override(fields, text)
-    given = [("--method", m) for m in methods] + [("--dataset", d) for d in datasets]
-    given += [("--set", text) for text in overrides]
-    return parse_config(fields, "", tuple(part for pair in given for part in pair))
-
-
 def parse_config(
     fields: Mapping[str, Any], source: str = "", arguments: tuple[str, ...] | None = None
 ) -> Experiment:
@@ -185,7 +182,9 @@ def parse_config(
     top = check_table(ConfigurationFile, fields, "the configuration")
     study = top.get("study", DEFAULT_STUDY)
     require_study(study)
-    streams = tuple(_streams(top.get("stream", {})))
+    stream = check_table(StreamSettings, top.get("stream", {}), "[stream]", "stream.", lists=True)
+    usual = {"tasks": None, "seed": 1993, "partitioner": "dirichlet"}
+    streams = tuple(_combinations({**usual, **stream}))
     methods = tuple(_methods(top["method"]))
     if not any(choice.runs_on(s) for choice in methods for s in streams):
         only = "; ".join(f"{choice.key}: {dict(choice.only)}" for choice in methods)
@@ -205,16 +204,6 @@ def parse_config(
         methods=methods,
         label_column=top.get("label_column", LABEL),
     )
-
-
-def _streams(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    stream = check_table(StreamSettings, table, "[stream]", "stream.", lists=True)
-    partitioners = _as_list(stream.get("partitioner", "dirichlet"))
-    for name, not_needed_by in (("clients", ("natural",)), ("beta", ("natural", "iid"))):
-        needed_by = [p for p in partitioners if p not in not_needed_by]
-        if stream.get(name) is None and needed_by:
-            raise ValueError(f"[stream] needs the setting {name!r} for partitioner {needed_by[0]}")
-    return list(_combinations({"tasks": None, "seed": 1993, **stream, "partitioner": partitioners}))
 
 
 def _methods(tables: Sequence[Mapping[str, Any]]) -> Iterable[MethodChoice]:

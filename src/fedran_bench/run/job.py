@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from fedran.data.catalogue import load_dataset
 from fedran_bench.methods.registry import make_method
 from fedran_bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice, dataset_name
 from fedran_bench.run.runner import PreparedJob
 from fedran_bench.streams import Stream, make_stream
 
-USUAL_TASKS = 5
-"""The number of tasks of a stream that does not state it, where there are as many classes."""
 Pairs = tuple[tuple[str, Any], ...]
 """Settings of a stream that can be hashed."""
 
@@ -77,15 +73,9 @@ def clear_data_cache() -> None:
 @lru_cache(maxsize=16)
 def _made_stream(dataset: str, label: str, settings: Pairs) -> Stream:
     data, options = _dataset(dataset, label), dict(settings)
-    classes, tasks = len(np.unique(data.y_train)), options.pop("tasks")
-    if tasks is not None and tasks > classes:
-        raise ValueError(
-            f"stream.tasks must lie in 1 .. {classes}, the number of classes of {dataset}, got "
-            f"{tasks}; change it in the file or with --set stream.tasks={min(classes, USUAL_TASKS)}"
-        )
     return make_stream(
         data.y_train,
-        n_tasks=tasks or min(classes, USUAL_TASKS),
+        n_tasks=options.pop("tasks"),
         n_clients=options.pop("clients", None),
         groups=data.groups,
         **options,
@@ -98,14 +88,9 @@ def _shown(settings: Pairs) -> str:
     >>> _shown((("tasks", 5), ("partitioner", "iid"), ("label_rate", 0.2), ("seed", 7)))
     '5 tasks, iid, label rate 0.2, seed 7'
     """
-    parts = []
-    for name, value in settings:
-        if value is None or (name, value) == ("partitioner", "dirichlet"):
-            continue
-        if name in ("tasks", "clients"):
-            parts.append(f"{value} {name}")
-        elif name == "partitioner":
-            parts.append(str(value))
-        else:
-            parts.append(f"{name.replace('_', ' ')} {value}")
-    return ", ".join(parts)
+    forms = {"tasks": "{1} tasks", "clients": "{1} clients", "partitioner": "{1}"}
+    return ", ".join(
+        forms.get(name, "{0} {1}").format(name.replace("_", " "), value)
+        for name, value in settings
+        if value not in (None, "dirichlet")
+    )

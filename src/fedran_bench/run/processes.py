@@ -18,10 +18,11 @@ from traceback import extract_tb
 import fedran
 from fedran_bench.results.result import Result
 from fedran_bench.run.job import Job
-from fedran_bench.run.machine import THREAD_VARIABLES, threads_per_run
 from fedran_bench.run.progress import Reporter
-from fedran_bench.run.runner import run
+from fedran_bench.run.runner import run, usable_cores
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables that linear algebra libraries read when they are loaded."""
 RunOutcome = tuple[Job, Result | str]
 """A job with its result, or with a sentence that says why there is none."""
 
@@ -64,7 +65,11 @@ def run_in_processes(todo: list[Job], workers: int, reporter: Reporter) -> Itera
                     is_step, content = connection.recv()
                 except (EOFError, OSError):
                     process.join()
-                    is_step, content = False, _ending(process.exitcode or 0)
+                    code, how = process.exitcode or 0, "ended without a result"
+                    if code < 0:
+                        name = signal.Signals(-code).name
+                        how = f"was killed ({name}), perhaps by lack of memory"
+                    is_step, content = False, f"its process {how} (exit code {code})"
                 if is_step:
                     reporter.step(job, content)
                 else:
@@ -76,14 +81,6 @@ def run_in_processes(todo: list[Job], workers: int, reporter: Reporter) -> Itera
         for _, process in running.values():
             process.kill()
             process.join()
-
-
-def _ending(code: int) -> str:
-    """How a process ended that sent no result."""
-    if code < 0:
-        name = signal.Signals(-code).name
-        return f"its process was killed ({name}), perhaps by lack of memory (exit code {code})"
-    return f"its process ended without a result (exit code {code})"
 
 
 def _start(job: Job, side_by_side: int) -> tuple[Connection, SpawnProcess]:
@@ -108,6 +105,13 @@ def _start(job: Job, side_by_side: int) -> tuple[Connection, SpawnProcess]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     theirs.close()  # so that the end of the process closes the pipe
     return ours, process
+
+
+def threads_per_run(side_by_side: int) -> int:
+    """An equal share of the cores. Environment variables may ask for fewer threads."""
+    share = max(1, usable_cores() // max(1, side_by_side))
+    asked = [os.environ.get(name, "") for name in THREAD_VARIABLES]
+    return min([share, *(int(n) for n in asked if n.isdecimal() and int(n) > 0)])
 
 
 def _serve(connection: Connection, job: Job, side_by_side: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import inspect
+import platform
+import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +36,6 @@ from fedran_bench.results.result import (
     library_versions,
     run_id,
 )
-from fedran_bench.run.machine import describe_machine, peak_memory
 from fedran_bench.streams import Stream
 
 _with_pixels = lru_cache(maxsize=2)(as_images)
@@ -94,13 +96,18 @@ class PreparedJob:
 
     @property
     def hashes(self) -> dict[str, str]:
-        """Hashes of the stream, of the features or images, and of the weights where known."""
+        """Hashes of the stream, of the features or images, of the weights where known, and of the
+        file of a method from outside this package, whose version covers its own methods.
+        """
+        found = {"stream": self.stream.hash, self.dataset.kind: self.dataset.hash}
         weights = self.dataset.source.get("weights") or getattr(self.method, "weights_hash", None)
-        known = {"stream": self.stream.hash, self.dataset.kind: self.dataset.hash}
-        outside = _code_hash(type(self.method))
-        if outside:
-            known["method"] = outside
-        return {**known, "weights": weights} if weights else known
+        if weights:
+            found["weights"] = weights
+        module = type(self.method).__module__
+        file = getattr(sys.modules.get(module), "__file__", None)  # none in a notebook
+        if file and not module.startswith("fedran_bench."):
+            found["method"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        return found
 
     @property
     def run_id(self) -> str:
@@ -115,19 +122,6 @@ def run(prepared: PreparedJob, *, progress: Progress = lambda _: None) -> Result
     The test covers all classes seen so far.
     """
     return _Runner(prepared, progress).run()
-
-
-def _code_hash(kind: type[Any]) -> str | None:
-    """Hash of the file of a class from outside this package; None where it has no file."""
-    if kind.__module__.partition(".")[0] == "fedran_bench":
-        return None  # the version of the package covers it
-    try:
-        file = inspect.getsourcefile(kind)
-    except TypeError:
-        return None
-    if file is None or not Path(file).is_file():  # a class typed into a notebook
-        return None
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 class _Runner:
@@ -161,11 +155,10 @@ class _Runner:
 
     def run(self) -> Result:
         for t in range(len(self.stream.tasks)):
-            self.tasks.append(self._learn(t))
-            self._test(t)
+            record = self._learn(t)
+            self.tasks.append(record)
+            accuracy = 100.0 * self._test(t)
             self._measure_drift(t)
-            record, rows = self.tasks[t], [len(r) for r in self.test[: t + 1]]
-            accuracy = 100.0 * float(np.average(self.acc[t], weights=rows))
             seconds = float(np.mean(record.seconds.client)) + record.seconds.server
             self.progress(
                 TaskDone(
@@ -206,7 +199,7 @@ class _Runner:
             Seconds(busy, server, extraction),
             self.method.rounds(t),
             formula_bytes=self.method.formula(self.spec.in_features, len(self.stream.seen(t))),
-            peak_rss=peak_memory(),
+            peak_rss=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             label_rate=[
                 float(task.has_label(k).mean()) if len(r) else None for k, r in enumerate(task.rows)
             ],
@@ -238,12 +231,13 @@ class _Runner:
         figures = {"accepted": accepted, "precision": precision}
         return {name: v for name, v in figures.items() if any(x is not None for x in v)}
 
-    def _test(self, t: int) -> None:
-        """Accuracy on the classes of every task so far."""
+    def _test(self, t: int) -> float:
+        """Accuracy on all classes so far. Those of every task are kept."""
         rows = np.concatenate(self.test[: t + 1])
         right = self.method.predict(self.state, self.data.X_test[rows]) == self.data.y_test[rows]
         parts = np.split(right, np.cumsum([len(r) for r in self.test[:t]]))
         self.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
+        return float(right.mean())
 
     def _measure_drift(self, t: int) -> None:
         """Of client 1's rows of task 2: the mean distance from their first features."""
@@ -288,6 +282,21 @@ class _Runner:
             arguments=None if prepared.arguments is None else list(prepared.arguments),
             drift=self.drift,
         )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, including the limits of containers."""
+    return int(joblib.cpu_count())
+
+
+def describe_machine(device: str | None) -> str:
+    """System, processor family, cores and, where one was used, the accelerator."""
+    if device is not None and device.startswith("cuda"):
+        import torch
+
+        device = torch.cuda.get_device_name(device)
+    where = f"{platform.system()} {platform.machine()}, {usable_cores()} cores"
+    return where if device is None else f"{where}, {device}"
 
 
 def _rows_of(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:

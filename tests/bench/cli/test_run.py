@@ -77,7 +77,7 @@ def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
     [
         ([DIGITS, "--set", "dataset=digit"], "no dataset 'digit' (did you mean 'digits'?)"),
         ([DIGITS, "--set", "nonsense"], "--set expects key=value, got 'nonsense'"),
-        ([DIGITS, "--set", "stream.tasks=11"], "--set stream.tasks=5"),
+        ([DIGITS, "--set", "stream.tasks=11"], "tasks must lie in 1 .. 10, the number of classes"),
         ([DIGITS, "--set", "stream.partitioner=natural"], "needs a group for every row"),
         (["nowhere.toml"], "nowhere.toml: no such file; expected a configuration"),
         (["."], "this is a folder"),

@@ -15,9 +15,9 @@ import pytest
 
 from fedran.core.summarize import summarize
 from fedran_bench.results.result import read_results
-from fedran_bench.run import machine, processes
-from fedran_bench.run.machine import THREAD_VARIABLES, usable_cores
-from fedran_bench.run.processes import one_line
+from fedran_bench.run import processes
+from fedran_bench.run.processes import THREAD_VARIABLES, one_line, threads_per_run
+from fedran_bench.run.runner import usable_cores
 from fedran_bench.run.sweep import execute
 from helpers.bench.listener import Listener, Stopper
 from helpers.bench.small_sweep import BROKEN, CONFIG, measured, steps
@@ -120,12 +120,12 @@ def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
 def test_the_environment_can_lower_the_number_of_threads(monkeypatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     assert usable_cores() == 1
-    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 8)
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert [machine.threads_per_run(n) for n in (0, 1, 2, 3, 16)] == [8, 8, 4, 2, 1]
+    assert [threads_per_run(n) for n in (0, 1, 2, 3, 16)] == [8, 8, 4, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert [machine.threads_per_run(n) for n in (1, 2, 4)] == [3, 3, 2]
+    assert [threads_per_run(n) for n in (1, 2, 4)] == [3, 3, 2]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
