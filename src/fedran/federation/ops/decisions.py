@@ -6,7 +6,6 @@ import getpass
 import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,10 +88,10 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
         who = "unknown"
     settings, key = paths.settings(), SiteKey.load_or_make(paths.folder / KEY)
     found, after = _decide(paths, "forget", lambda store: store.forget(client, task, who, key))
-    found = replace(found, record=sign_record(settings.federation, found, key, after))
+    record = sign_record(settings.federation, found, key, after)
     with closing(Database(paths.state)) as database:
-        database.add_record(found.record)
-    return found, write_record(paths.folder, client, found.record)
+        database.add_record(record)
+    return found, write_record(paths.folder, client, record)
 
 
 def record_key(paths: ServerPaths) -> str | None:

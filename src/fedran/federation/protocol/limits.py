@@ -16,12 +16,10 @@ TEST_SECONDS = 90.0  # until sites have tested heads: later counts are left out
 # Rounds: a slow site costs a wait, a dead one must not cost the task
 POLL_SECONDS = 1.0  # between two looks for answers: below what a person notices
 CATCH_UP_SECONDS = 120.0  # for answers in a run without a task: another one follows
-CORRECTION_SECONDS = 60.0  # for connected sites that may correct an upload in this task
 HAND_BACK_SECONDS = 90.0  # for nodes to take receipts and head: others catch up later
 RETRY_SECONDS = 10.0  # until a node whose answer is an error is asked again
 SLOW_SECONDS = 75.0  # until a silent node is asked again, then twice as long, ...
 MAX_FAILURES = 5  # errors of a node after which a run does not ask it again
-MAX_MESSAGES = 100  # replies of a node in one run: months of late uploads
 FIRST_PROGRESS = 5.0  # seconds until the first line about missing sites: most have answered
 PROGRESS_SECONDS = 30.0  # between two such lines: a log that can still be read
 MAX_ATTEMPTS = 3  # at one secure sum in a run: a later run may try again

@@ -57,11 +57,6 @@ class Quorum:
         return sum(r.code in accepted for client, r in self.answers.items() if client in self.asked)
 
     @property
-    def correctable(self) -> bool:
-        """Whether a client may replace its upload, which was not accepted."""
-        return any(r.correctable for c, r in self.answers.items() if c in self.asked)
-
-    @property
     def missing(self) -> list[str]:
         """Clients that were asked and have not answered."""
         return sorted(self.asked - self.answers.keys() - self.declined)
