@@ -115,7 +115,8 @@ def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
     """Solve the head again as it was after a task. Later uploads wait until ``release_head``.
 
     Returns its digest, and whether it equals the earlier one bit for bit. If not, uploads in it
-    were forgotten or revised since, or another site or class is set aside now.
+    were forgotten or revised since, another site or class is set aside now, or sites calibrate it,
+    which they do again in the next run.
     """
 
     def change(store: Store) -> str:

@@ -53,8 +53,7 @@ class Quorum:
     @property
     def accepted(self) -> int:
         """Number of clients whose upload was accepted."""
-        accepted = (Code.ACCEPTED, Code.DUPLICATE)
-        return sum(r.code in accepted for client, r in self.answers.items() if client in self.asked)
+        return sum(r.settled for client, r in self.answers.items() if client in self.asked)
 
     @property
     def missing(self) -> list[str]:

@@ -17,7 +17,6 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
 from fedran.core.private.noisy_sums import noisy_ridge
-from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.core.solve.kernel_ridge import ASKED, ASKED_RIDGE
 from fedran.core.solve.nystrom import sketch_ridge
@@ -49,16 +48,11 @@ from fedran.federation.server.store.forgetting import (
 )
 from fedran.federation.server.store.schema import Upload, class_rows
 from fedran.federation.server.store.state import State
-from fedran.wire.codec import encode
-from fedran.wire.validation import Header, plain_calibration
 
 log = logging.getLogger(__name__)
 
 VOUCHED, PINNED = "vouched", "pinned"
 """Facts in the database: what the owner decided about sites, and about the head."""
-CALIBRATIONS, MOST_NOTED = "calibrations", 50
-"""Fact in the database: digest of a head as it was solved -> what calibrates it. The newest ones,
-which `rollback` needs."""
 SERVER_KEY = "sums.key"
 """File in the server's folder with the key that signs secure sums."""
 RESTORED = "restored"
@@ -171,8 +165,7 @@ class Store:
         A label cannot be left out of a secure sum, so the head has no such label at all.
         """
         if self.settings.privacy == "none":
-            found = self._solve_points(left_out, None, self.settings.support)
-            return None if found is None else self.calibrated(found)
+            return self._solve_points(left_out, None, self.settings.support)
         clients, state = {client for client, label in left_out if label is None}, self.served
         if clients:
             state = state.without({key for key in state.uploads if key[0] in clients})
@@ -184,7 +177,7 @@ class Store:
         if len(kept) < len(head.classes):
             classes = tuple(head.classes[i] for i in kept)
             head = replace(head, weights=head.weights[:, kept], classes=classes)
-        return self.calibrated(head)
+        return head
 
     def _solve_points(
         self, left_out: Collection[Part], ridge: float | None, most: int
@@ -195,21 +188,6 @@ class Store:
         most = min(most, self.settings.support)
         weight = self.settings.class_weight
         return state.aggregator.solve(ridge, landmarks=most, class_weight=weight, left_out=left_out)
-
-    def calibrated(self, head: Head, found: Calibration | None = None) -> Head:
-        """The head with what was noted to calibrate it, if anything was; ``found`` is noted now.
-
-        A head that is solved again is then the same, bit for bit.
-        """
-        noted = json.loads(self.database.fact(CALIBRATIONS) or "{}")
-        if head.calibration is not None or (found is None and not noted):
-            return head
-        name = hashlib.sha256(encode(head)).hexdigest()
-        if found is not None:
-            noted = dict([*noted.items(), (name, plain_calibration(found))][-MOST_NOTED:])
-            with self.tolerating_a_full_disk(CALIBRATIONS):
-                self.database.set_fact(CALIBRATIONS, json.dumps(noted))
-        return replace(head, calibration=Header(noted).calibration(name), digest=None)
 
     def solved_from(self) -> str:
         """SHA-256 of all from which a head is solved."""
@@ -310,7 +288,6 @@ class Store:
         found = to_forget(self.database, client, task, who)
         with self.database.transaction():
             self.database.forget(found.tombstones)
-            self.database.set_fact(CALIBRATIONS, "")  # rows of the site may be in it
             self.database.add_record(sign_record(self.settings.federation, found, key))
             self.database.set_outdated()
             count = len(found.tombstones)
@@ -329,7 +306,6 @@ class Store:
         with self.database.transaction():
             upload = self.database.add_upload(statement, message, arrival.blob)
             if replaced is not None:
-                self.database.set_fact(CALIBRATIONS, "")  # withdrawn rows may be in it
                 key = SiteKey.load_or_make(self.folder.parent / RECORD_KEY)
                 heads, federation = self.database.heads(), self.settings.federation
                 record = sign_revision(federation, replaced, upload.digest, heads, key)
