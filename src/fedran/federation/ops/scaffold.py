@@ -65,8 +65,6 @@ pseudo_labels = "margin"  # rows without a label may get one; "none" leaves them
 seconds = 600  # time limit for the work on one task
 privacy = {privacy}  # the least that this site demands: none, secure or dp
 """
-
-
 _SAMPLE = {"in_features": 64, "kind": "hellinger", "source": "pixels of digits"}
 
 
@@ -78,14 +76,15 @@ def settings_of_file(path: Path, label: str = LABEL, privacy: Privacy = "none") 
     """
     data = read_feature_file(path, label=label)
     names = data.columns if len(data.columns) <= MAX_COLUMNS else ()
-    found: dict[str, Any] = {"in_features": data.X_train.shape[1], "kind": data.feature_kind}
-    found |= {"source": dict(data.source) or "", "columns": list(names) or None}
-    found |= {"label_column": label}
-    if privacy != "dp":
-        found["ranges"] = proposed_ranges(data.X_train, names)
-    if privacy != "none":
-        found["classes"] = ordered(np.unique(data.y_train).tolist())
-    return found
+    return {
+        "in_features": data.X_train.shape[1],
+        "kind": data.feature_kind,
+        "source": dict(data.source) or "",
+        "columns": list(names) or None,
+        "ranges": None if privacy == "dp" else proposed_ranges(data.X_train, names),
+        "label_column": label,
+        "classes": None if privacy == "none" else ordered(np.unique(data.y_train).tolist()),
+    }
 
 
 def settings_of_backbone(spec: str) -> dict[str, Any]:

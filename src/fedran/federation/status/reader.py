@@ -39,7 +39,7 @@ from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.schema import Charge
 from fedran.federation.server.store.store import PINNED, RESTORED
-from fedran.federation.site.settings import ALARMS
+from fedran.federation.site.settings import ALARMS, SitePaths
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import (
     ACCEPTED,
@@ -58,18 +58,18 @@ from fedran.wire.sizes import human_bytes
 
 
 def read_folder(
-    folder: Path, state: Path, certificate: Path, *, federation: str, client: str = ""
+    paths: ServerPaths | SitePaths, certificate: Path, federation: str, client: str = ""
 ) -> Status:
     """What is read alike at a server and at a site: disk, certificate, alarms, what runs."""
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(paths.folder).free
     return Status(
         federation,
         client,
-        str(folder),
+        str(paths.folder),
         time.time(),
-        lock_holder(folder / "log") is not None and free >= FULL_DISK,
-        [found for found in (disk_finding(free), *_alarms(state)) if found.level != "ok"],
-        folder_bytes(state),
+        lock_holder(paths.folder / "log") is not None and free >= FULL_DISK,
+        [found for found in (disk_finding(free), *_alarms(paths.state)) if found.level != "ok"],
+        folder_bytes(paths.state),
         free,
         certificate_expiry(certificate),
     )
@@ -103,8 +103,8 @@ class Reader:
 
     def read(self) -> Status:
         """The state now."""
-        paths, name = self.paths, self.settings.federation
-        found = read_folder(paths.folder, paths.state, paths.tls / "server.crt", federation=name)
+        paths = self.paths
+        found = read_folder(paths, paths.tls / "server.crt", self.settings.federation)
         found.folder = str(self.given)
         if refused := read_json_object(paths.runtime / REFUSED_REQUESTS):
             text = (

@@ -91,8 +91,6 @@ def lost_uploads(store: Store, client: str, stored: Sequence[tuple[str, str]]) -
         if key in store.forgotten:
             code, reason = Code.FORGOTTEN, "the server's owner removed this upload"
         found.append(Receipt(code, *key, digest, reason))
-    for receipt in found:
-        told = receipt.log_fields()
-        log.info("%s, %s: %s", client, receipt.task, receipt.reason, extra=told)
-        store.events.write(receipt.code.value, client=client, task=receipt.task)
+        log.info("%s, %s: %s", client, task, reason, extra=found[-1].log_fields())
+        store.events.write(code.value, client=client, task=task)
     return found

@@ -82,9 +82,8 @@ class Round:
         if task:
             clients = frozenset(self.store.roster.clients)
             quorum = Quorum(clients, self.settings.min_clients, self.settings.deadline)
-            state, forgotten = self.store.state, self.store.forgotten
-            known = [Receipt(Code.FORGOTTEN, *key, "?") for key in forgotten]
-            known += [Receipt(Code.DUPLICATE, *key, u.digest) for key, u in state.uploads.items()]
+            known = [Receipt(Code.FORGOTTEN, *key, "?") for key in self.store.forgotten]
+            known += [Receipt(Code.DUPLICATE, *key, "?") for key in self.store.state.uploads]
             for receipt in known:
                 if receipt.task == task:
                     quorum.answer(receipt)
