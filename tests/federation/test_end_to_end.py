@@ -65,7 +65,7 @@ def test_two_sites_learn_two_tasks(tmp_path, killed):
         second = fed.task("task-2")
 
         assert open_routes(fed) == set()
-        assert (first.state, second.state) == ("complete", "complete")
+        assert (first, second) == ("complete", "complete")
         for name in SITES:
             assert [fed.outbox(name).receipt(t).outcome for t in ("task-1", "task-2")] == [
                 "accepted",

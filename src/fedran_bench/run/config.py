@@ -48,14 +48,6 @@ class StreamSettings(Settings):
 
 
 @dataclass(frozen=True)
-class RunSettings(Settings):
-    """The table ``[run]``. ``projection_seed`` may be a list."""
-
-    projection_seed: int = 0
-    """Seed of the random features."""
-
-
-@dataclass(frozen=True)
 class MethodSettings(Settings):
     """A table ``[[method]]``. All other keys are settings of the method itself."""
 
@@ -88,8 +80,6 @@ class ConfigurationFile(Settings):
     """The column of labels in every table among the datasets. All other columns are features."""
     stream: dict[str, Any] = field(default_factory=dict)
     """The table ``[stream]``."""
-    run: dict[str, Any] = field(default_factory=dict)
-    """The table ``[run]``."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +114,6 @@ class Experiment:
     methods: tuple[MethodChoice, ...]
     label_column: str = LABEL
     """The column of labels in tables."""
-    projection_seeds: tuple[int, ...] = (0,)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -201,7 +190,6 @@ def parse_config(
     if not any(choice.runs_on(s) for choice in methods for s in streams):
         only = "; ".join(f"{choice.key}: {dict(choice.only)}" for choice in methods)
         raise ValueError(f"no method runs on this stream. Their tables `only` say: {only}")
-    run = check_table(RunSettings, top.get("run", {}), "[run]", "run.", lists=True)
     datasets = _as_list(top["dataset"])
     if not datasets:
         raise ValueError("dataset is an empty list; give at least one value")
@@ -216,7 +204,6 @@ def parse_config(
         streams=streams,
         methods=methods,
         label_column=top.get("label_column", LABEL),
-        projection_seeds=tuple(_as_list(run.get("projection_seed", 0))),
     )
 
 
@@ -285,59 +272,32 @@ def override(fields: dict[str, Any], text: str) -> None:
         raise ValueError(f"--set expects key=value, got {printable(text)!r}")
     methods = _method_tables(fields)
     if key == "methods":
-        fields["method"] = _chosen(methods, [k.strip() for k in raw.split(",")])
+        listed = list(dict.fromkeys(str(table.get("key")) for table in methods))
+        chosen = [part.strip() for part in raw.split(",")]
+        for absent in (k for k in chosen if k not in listed):
+            raise ValueError(
+                f"--set methods: the file lists no method {absent!r}{nearest(absent, listed)}; it "
+                f"lists {', '.join(listed)}"
+            )
+        fields["method"] = [table for table in methods if table.get("key") in chosen]
         return
     try:
         value = tomllib.loads(f"v = {raw}")["v"]
     except (tomllib.TOMLDecodeError, RecursionError):
         value = raw
-    table, dot, name = key.partition(".")
-    if not dot:
-        _require_no_table(methods, key, text)
-        fields[key] = value
-    elif table == "method":
-        _set_in_methods(methods, name, value)
+    where, _, name = key.rpartition(".")
+    if where in ("", "stream") and name in hints(StreamSettings if where else ConfigurationFile):
+        tables = [fields.setdefault(where, {}) if where else fields]
+    elif where == "method":
+        tables = [table for table in methods if name in _settings_of(table)]
     else:
-        target = fields.setdefault(table, {})
-        if not isinstance(target, dict):
-            raise ValueError(f"--set {key}: {table!r} is not a table")
-        target[name] = value
-
-
-def _require_no_table(methods: Sequence[Mapping[str, Any]], key: str, text: str) -> None:
-    """ValueError if ``key`` alone is a setting of a table, with the table's name to write."""
-    tables = {"stream": StreamSettings, "run": RunSettings}
-    found = [table for table, kind in tables.items() if key in hints(kind)]
-    found += ["method" for table in methods if key in _settings_of(table)]
-    if found and key not in hints(ConfigurationFile):
-        raise ValueError(f"--set {key}: this setting is in a table; write --set {found[0]}.{text}")
-
-
-def _chosen(tables: list[dict[str, Any]], keys: Sequence[str]) -> list[dict[str, Any]]:
-    listed = list(dict.fromkeys(str(table.get("key")) for table in tables))
-    for key in keys:
-        if key not in listed:
-            raise ValueError(
-                f"--set methods: the file lists no method {key!r}{nearest(key, listed)}; it lists "
-                f"{', '.join(listed)}"
-            )
-    return [table for table in tables if table.get("key") in keys]
-
-
-def _set_in_methods(tables: Sequence[dict[str, Any]], name: str, value: Any) -> None:
-    inner, dot, setting = name.partition(".")
-    if dot:
-        stages = [table[inner] for table in tables if isinstance(table.get(inner), dict)]
-        if inner != "task0" or not stages:
-            raise ValueError(f"--set method.{name}: no method here has a table {inner!r}")
-        for stage in stages:
-            stage[setting] = value
-        return
-    with_it = [table for table in tables if name in _settings_of(table)]
-    if not with_it:
-        close = nearest(name, {n for table in tables for n in _settings_of(table)})
-        raise ValueError(f"--set method.{name}: no method here has this setting{close}")
-    for table in with_it:
+        tables = [table.get("task0") for table in methods if where == "method.task0"]
+    tables = [table for table in tables if isinstance(table, dict)]
+    if not tables:
+        known = {*hints(ConfigurationFile), *(f"stream.{n}" for n in hints(StreamSettings))}
+        known |= {f"method.{n}" for table in methods for n in _settings_of(table)}
+        raise ValueError(f"--set {key}: there is no such setting here{nearest(key, sorted(known))}")
+    for table in tables:
         table[name] = value
 
 

@@ -20,28 +20,22 @@ Pairs = tuple[tuple[str, Any], ...]
 """Settings of a stream that can be hashed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
-    """One dataset, stream, method and projection seed of an experiment."""
+    """One dataset, stream and method of an experiment."""
 
     experiment: Experiment
     dataset: str
     stream: Pairs
     choice: MethodChoice
-    projection_seed: int
     device: str | None
 
     def __str__(self) -> str:
         plain = {k: v for k, v in self.choice.params.items() if k != "task0"}
         plain |= self.choice.params.get("task0", {})
         params = "".join(f", {k.replace('_', ' ')} {v}" for k, v in plain.items())
-        seed = f", projection seed {self.projection_seed}" if self.projection_seed else ""
-        return f"{self.choice.label}{params} on {self.dataset_name} ({_shown(self.stream)}{seed})"
-
-    @property
-    def dataset_name(self) -> str:
-        """The name of the dataset in results and tables."""
-        return dataset_name(self.dataset)
+        place = f"{dataset_name(self.dataset)} ({_shown(self.stream)})"
+        return f"{self.choice.label}{params} on {place}"
 
     def prepare(self) -> PreparedJob:
         """Load the dataset and make stream and method."""
@@ -50,7 +44,6 @@ class Job:
             make_method(self.choice.key, self.choice.params, self.device),
             _dataset(self.dataset, self.experiment.label_column),
             _made_stream(self.dataset, self.experiment.label_column, self.stream),
-            seed=self.projection_seed,
             label=self.choice.label,
             study=self.experiment.study,
             config=self.experiment.source,
@@ -59,12 +52,11 @@ class Job:
 
 
 def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
-    """Every combination of dataset, stream, projection seed and method, in that order."""
+    """Every combination of dataset, stream and method, in that order."""
     found = [
-        Job(experiment, name, tuple(settings.items()), choice, seed, device)
+        Job(experiment, name, tuple(settings.items()), choice, device)
         for name in experiment.datasets
         for settings in experiment.streams
-        for seed in experiment.projection_seeds
         for choice in experiment.methods
         if choice.runs_on(settings)
     ]

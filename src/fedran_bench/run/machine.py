@@ -1,16 +1,12 @@
-"""The machine that runs the benchmark: cores, threads and accelerator."""
+"""The machine that runs the benchmark: cores, memory and accelerator."""
 
 from __future__ import annotations
 
 import os
 import platform
 import resource
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import joblib
-import threadpoolctl
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that linear algebra libraries read when they are loaded."""
@@ -41,29 +37,3 @@ def threads_per_run(side_by_side: int) -> int:
     share = max(1, usable_cores() // max(1, side_by_side))
     asked = [os.environ.get(name, "") for name in THREAD_VARIABLES]
     return min([share, *(int(n) for n in asked if n.isdecimal() and int(n) > 0)])
-
-
-@contextmanager
-def limited_threads(n: int) -> Iterator[None]:
-    """Linear algebra uses at most ``n`` threads, here and in processes that are started within.
-
-    Each library would otherwise start one thread per core in every process. Such threads use the
-    CPU while they wait, so runs side by side would slow each other down.
-    """
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(n)))
-    torch = sys.modules.get("torch")  # where it is imported later, it reads the environment
-    torch_before = None if torch is None else torch.get_num_threads()
-    try:
-        with threadpoolctl.threadpool_limits(n):
-            if torch is not None:
-                torch.set_num_threads(n)
-            yield
-    finally:
-        if torch is not None:
-            torch.set_num_threads(torch_before)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -108,12 +108,6 @@ class PreparedJob:
         version = library_versions()["fedran"]
         return run_id(self.key, self.method.params(), self.seeds, self.hashes, version)
 
-    @property
-    def steps(self) -> int:
-        """How often ``run`` reports progress."""
-        rounds = sum(self.method.rounds(t) for t in range(len(self.stream.tasks)))
-        return rounds * self.stream.n_clients + len(self.stream.tasks)
-
 
 def run(prepared: PreparedJob, *, progress: Progress = lambda _: None) -> Result:
     """In every task: the clients one after the other, then the server, then a test.
@@ -160,10 +154,8 @@ class _Runner:
         self.state: Any = self.method.init(self.spec, prepared.seed)
         self.client_states: dict[str, Any] = dict.fromkeys(self.clients)
         self.acc: list[list[float]] = []
-        self.class_right: list[list[int]] = []
         self.tasks: list[TaskRecord] = []
         self.drift: list[float] = []
-        self.reference_acc: list[float] = []
         self.reference: NDArray[Any] | None = None
         """The first features of the reference rows, from which the drift is measured."""
 
@@ -208,7 +200,6 @@ class _Runner:
         task, per_row, extraction = self.stream.tasks[t], self.data.seconds_per_row, None
         if per_row is not None and self.method.input == "features":
             extraction = [per_row * len(r) for r in task.rows]
-        diagnosis = getattr(getattr(self.state, "head", None), "diagnosis", None)
         return TaskRecord(
             up,
             down,
@@ -216,8 +207,6 @@ class _Runner:
             self.method.rounds(t),
             formula_bytes=self.method.formula(self.spec.in_features, len(self.stream.seen(t))),
             peak_rss=peak_memory(),
-            f=getattr(diagnosis, "f", None),
-            lam=getattr(diagnosis, "lam", None),
             label_rate=[
                 float(task.has_label(k).mean()) if len(r) else None for k, r in enumerate(task.rows)
             ],
@@ -250,25 +239,19 @@ class _Runner:
         return {name: v for name, v in figures.items() if any(x is not None for x in v)}
 
     def _test(self, t: int) -> None:
-        """Accuracy on the classes of every task so far, and right rows of every class."""
+        """Accuracy on the classes of every task so far."""
         rows = np.concatenate(self.test[: t + 1])
-        truth = self.data.y_test[rows]
-        right = self.method.predict(self.state, self.data.X_test[rows]) == truth
+        right = self.method.predict(self.state, self.data.X_test[rows]) == self.data.y_test[rows]
         parts = np.split(right, np.cumsum([len(r) for r in self.test[:t]]))
         self.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
-        classes = [c for task in self.stream.tasks[: t + 1] for c in task.classes]
-        self.class_right.append([int(np.sum(right[truth == c])) for c in classes])
 
     def _measure_drift(self, t: int) -> None:
-        """On client 1's rows of task 2: accuracy, and mean distance from their first features."""
+        """Of client 1's rows of task 2: the mean distance from their first features."""
         first = min(1, len(self.stream.tasks) - 1)
         rows = self.stream.tasks[first].rows[0]
         if t < first or not len(rows):
             return
-        X = self.data.X_train[rows]
-        right = self.method.predict(self.state, X) == self.data.y_train[rows]
-        self.reference_acc.append(float(right.mean()))
-        now = self.method.embed(self.state, X)
+        now = self.method.embed(self.state, self.data.X_train[rows])
         if now is None:
             return
         if self.reference is None:
@@ -280,7 +263,6 @@ class _Runner:
 
     def _result(self) -> Result:
         prepared = self.prepared
-        classes = [c for t in self.stream.tasks for c in t.classes]
         last = self.method.broadcast(self.state, len(self.stream.tasks), 0)
         return Result(
             key=prepared.key,
@@ -295,9 +277,7 @@ class _Runner:
             hashes=prepared.hashes,
             acc=self.acc,
             test_rows=[len(r) for r in self.test],
-            class_right=self.class_right,
-            classes=classes,
-            class_rows=[int(np.sum(self.data.y_test == c)) for c in classes],
+            classes=[c for t in self.stream.tasks for c in t.classes],
             tasks=self.tasks,
             bytes_down_final=len(last),
             machine=describe_machine(getattr(self.method, "device", None)),
@@ -307,7 +287,6 @@ class _Runner:
             config=prepared.config,
             arguments=None if prepared.arguments is None else list(prepared.arguments),
             drift=self.drift,
-            reference_acc=self.reference_acc,
         )
 
 

@@ -111,7 +111,7 @@ def test_an_interrupt_is_130_and_the_next_call_goes_on(cli, monkeypatch, tmp_pat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedran_bench.cli.run.PlainReporter.finished", stop)
+        patch.setattr("fedran_bench.cli.run.Reporter.finished", stop)
         assert cli("bench", "run", DIGITS, *FAST)[0] == 130
     code, out, _ = cli("bench", "run", DIGITS, *FAST)
     assert code == 0

@@ -7,7 +7,7 @@ import pytest
 from fedran_bench.results.result import Result, finished
 from fedran_bench.run.sweep import execute
 from helpers.bench.listener import Listener, Stopper
-from helpers.bench.small_sweep import CONFIG, measured
+from helpers.bench.small_sweep import CONFIG, measured, steps
 
 
 def test_every_run_is_one_line_of_results(config, tmp_path):
@@ -20,7 +20,7 @@ def test_every_run_is_one_line_of_results(config, tmp_path):
     assert {json.loads(line)["config"] for line in lines} == {"c.toml"}
     assert {json.loads(line)["side_by_side"] for line in lines} == {1}
     assert len(listener.of("finished")) == len(listener.of("start")) == 4
-    assert len(listener.of("step")) == sum(p.steps for p in listener.planned)
+    assert len(listener.of("step")) == sum(map(steps, listener.planned))
 
 
 def test_a_second_sweep_runs_nothing(config, tmp_path):
@@ -42,7 +42,7 @@ def test_a_missing_result_is_run_again_with_the_same_outcome(config, tmp_path):
     listener = Listener()
     outcome = execute(config(), tmp_path / "out", listener)
     assert (outcome.done, outcome.skipped) == (1, 3)
-    assert listener.planned[0].label == Result.from_json(lines[1]).label
+    assert listener.planned[0].choice.label == Result.from_json(lines[1]).label
     assert measured(file) == before
 
 
