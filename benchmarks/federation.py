@@ -34,7 +34,7 @@ import psutil
 import fedran
 from fedran.federation.flower.programs import NO_SPINNING, free_port
 from fedran.federation.ops.maintenance import verify_store
-from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
+from fedran.federation.ops.scaffold import make_federation
 from fedran.federation.ops.services import start_federation, start_service, stop_federation
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.identity import SiteKey
@@ -286,7 +286,7 @@ def task_of(work, sites, made, phi, processes=0):
     """
     folder, address = work / f"sites-{sites}", f"127.0.0.1:{free_port()}"
     options = {"federation": "bench", "n_sites": sites, "address": address, "deadline": 3600.0}
-    fill(make_federation(folder, features=DeclaredFeatures(D), **options), made, phi)
+    fill(make_federation(folder, in_features=D, **options), made, phi)
     server = ServerPaths.find(folder)
     watch = Watch(str(folder), ("flower.executor server", "flower.superlink"))
     watch.start()

@@ -30,7 +30,7 @@ import fedran
 from federation import Watch
 from fedran.core.private.sketch_sums import SketchSums, blind_omega, sketch_sums
 from fedran.federation.flower.programs import free_port
-from fedran.federation.ops.scaffold import DeclaredFeatures, make_federation
+from fedran.federation.ops.scaffold import make_federation
 from fedran.federation.ops.services import start_federation, stop_federation
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.identity import SiteKey
@@ -260,7 +260,8 @@ def flower_lines(folder: Path, sites: int, width: int, sketch: int) -> list[str]
         federation="bench",
         n_sites=sites,
         address=address,
-        features=DeclaredFeatures(D, "hellinger"),
+        in_features=D,
+        kind="hellinger",
         out_features=width,
         privacy="secure",
         classes=tuple(range(CLASSES)),

@@ -51,11 +51,10 @@ def test_a_site_gets_new_keys_which_the_server_takes_as_a_replacement(call, tria
     assert call("join", "s", *JOIN, *CA)[0] == 0
     assert call("add", "t", "s/enrolment.toml")[0] == 0
     old = (tmp_path / "s" / "enrolment.toml").read_text()
-    refused(call("join", "s", "--new-keys", "--client", "site-9"), "--new-keys")
-    assert call("join", "s", "--new-keys")[0] == 0
-    assert (tmp_path / "s" / "enrolment.toml").read_text() != old
-    refused(call("add", "t", "s/enrolment.toml"), "another key")
-    assert call("add", "t", "s/enrolment.toml", "--replace")[0] == 0
+    assert call("join", "again", *JOIN, *CA)[0] == 0
+    assert (tmp_path / "again" / "enrolment.toml").read_text() != old
+    refused(call("add", "t", "again/enrolment.toml"), "another key")
+    assert call("add", "t", "again/enrolment.toml", "--replace")[0] == 0
 
 
 def test_join_with_wrong_arguments_creates_nothing(call, trial, tmp_path):
@@ -64,7 +63,6 @@ def test_join_with_wrong_arguments_creates_nothing(call, trial, tmp_path):
     refused(call("join", "s", *JOIN[:4], "--server", "x", *CA), "address: expected host:port")
     refused(call("join", "s", *JOIN[:2], "--client", "../x", *JOIN[4:], *CA), "client: expected")
     refused(call("join", "s", "--federation", "é", *JOIN[2:], *CA), "federation: expected")
-    refused(call("join", "s", "--new-keys"), "no site.toml here")
     assert not (tmp_path / "s").exists()
     refused(call("join", "t", *JOIN, *CA), "t: is not empty; name a new folder")
 

@@ -10,17 +10,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedran.core.errors import Refused
-from fedran.federation.ops.enrolment import Enrolment, add_site, make_new_keys, remove_site
+from fedran.federation.ops.enrolment import Enrolment, add_site, remove_site
 from fedran.federation.ops.scaffold import make_server, make_site
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.keys import make_node_key
-from fedran.federation.protocol.lockfile import AlreadyRunning, locked
-from fedran.federation.protocol.messages import open_envelope, seal
-from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerSettings
-from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import SitePaths
 
 NODE = (
     ec.generate_private_key(ec.SECP384R1())
@@ -178,55 +173,14 @@ def test_a_node_key_belongs_to_one_site_and_cannot_change(join, server):
     assert set(nodes(server)) == {"site-1"}
 
 
-def test_a_site_with_new_keys_is_admitted_and_its_pending_uploads_are_signed_again(tmp_path):
-    server = make_server(tmp_path / "server", ServerSettings("trial", 6))
-    folder = tmp_path / "site"
-    ca = server.tls / "ca.crt"
-    first = make_site(folder, federation="trial", client="site-1", server="127.0.0.1:9", ca=ca)
+def test_a_site_that_joins_again_is_admitted_and_its_old_key_is_refused(join, server):
+    first, second = join("site-1"), replace(join("site-2"), client="site-1")
     add_site(server, first)
-    outbox, statement = Outbox(folder / "state" / "outbox"), {"federation": "trial"}
-    statement |= {"client": "site-1", "fingerprint": "f" * 64}
-    old = SiteKey.load(folder / "site.key")
-    for task in ("may", "june"):
-        outbox.put(seal(b"upload", old, task=task, **statement))
-    outbox.settle(Receipt(Code.ACCEPTED, "site-1", "may", "d"))
-    may = outbox.envelope("may")
-
-    second = make_new_keys(SitePaths(folder))
-    assert Enrolment.load(folder / "enrolment.toml") == second
-    assert second.key != first.key
-    assert SiteKey.load(folder / "site.key.replaced").public == first.key
     with pytest.raises(Refused, match="another key"):
         add_site(server, second)
     add_site(server, second, replace_keys=True)
-    assert (server.nodes / "site-1.pub").read_text() == second.node
-    roster = Roster.load(server.roster)
-    assert roster.clients == {"site-1": second.key}
-    june = open_envelope(outbox.envelope("june"))
-    roster.check(june.statement, june.signature)
-    assert outbox.envelope("may") == may, "the server has it"
-    with pytest.raises(UploadRefused, match="signature"):
-        roster.check(june.statement, old.sign(june.statement))
+    assert nodes(server) == {"site-1": second.node}
+    assert Roster.load(server.roster).clients == {"site-1": second.key}
     stranger = replace(second, client="site-9")
     with pytest.raises(Refused, match="a site of the roster"):
         add_site(server, stranger, replace_keys=True)
-
-
-def test_a_running_site_gets_no_new_keys(tmp_path):
-    server = make_server(tmp_path / "server", ServerSettings("trial", 6))
-    folder, ca = tmp_path / "site", server.tls / "ca.crt"
-    make_site(folder, federation="trial", client="site-1", server="127.0.0.1:9", ca=ca)
-    before = (folder / "site.key").read_bytes()
-    with locked(folder / "log"), pytest.raises(AlreadyRunning, match="in use by process"):
-        make_new_keys(SitePaths(folder))
-    assert (folder / "site.key").read_bytes() == before
-
-
-def test_lost_keys_are_replaced_too(tmp_path):
-    server = make_server(tmp_path / "server", ServerSettings("trial", 6))
-    folder, ca = tmp_path / "site", server.tls / "ca.crt"
-    make_site(folder, federation="trial", client="site-1", server="127.0.0.1:9", ca=ca)
-    (folder / "site.key").unlink()
-    (folder / "node.key").unlink()
-    found = make_new_keys(SitePaths(folder))
-    assert SiteKey.load(folder / "site.key").public == found.key

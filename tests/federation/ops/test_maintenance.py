@@ -203,7 +203,7 @@ def test_a_backup_of_a_server_that_writes_restores_the_state(envelopes, paths, t
         head = store.solve([aside.part for aside in judge(store, None).set_aside])
         assert (paths.state / "head.fedran").read_bytes() == fedran.encode(head)
         assert store.database.served() == ("outdated", set())
-        assert store.missing_since_restore().keys() == set(SITES)
+        assert store.restored == sorted(SITES)
     shutil.rmtree(paths.state)
     restore(paths, tmp_path / "backup")
     assert state(paths) == wanted
@@ -274,4 +274,4 @@ def test_old_events_are_deleted_and_uploads_are_not(envelopes, paths):
         with store.database.transaction():
             assert store.events.delete(0.0, 5) == 4
             assert store.events.delete(1e11, 5) == 5
-        assert store.database.count() == 9
+        assert len(store.database.uploads()) == 9

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fedran.federation.flower import control
 from fedran.federation.ops.nodes import NodeRegistry, _free_key, disconnect
 from fedran.federation.protocol.keys import make_node_key
-from fedran.federation.protocol.limits import LONGEST_WAIT_UPDATES
+from fedran.federation.protocol.limits import ASK_AGAIN_UPDATES
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 
@@ -326,16 +326,16 @@ def updates_with_a_run(registry, link, count):
     return found
 
 
-def test_a_node_that_never_accepts_the_head_is_asked_ever_more_rarely(three, place, link):
+def test_a_node_that_never_accepts_the_head_is_asked_every_fifth_time(three, place, link):
     serve(place, "1", "2")
-    assert updates_with_a_run(three, link, 24) == [0, 2, 6, 14, 22]
+    assert updates_with_a_run(three, link, 24) == [0, 5, 10, 15, 20]
 
 
 def test_a_node_that_was_away_for_long_is_asked_at_once(three, place, link):
     serve(place, "1", "2")
     updates_with_a_run(three, link, 12)
     link.nodes["3"]["status"] = "offline"
-    assert updates_with_a_run(three, link, LONGEST_WAIT_UPDATES) == []
+    assert updates_with_a_run(three, link, ASK_AGAIN_UPDATES) == []
     link.nodes["3"]["status"] = "online"
     assert updates_with_a_run(three, link, 1) == [0]
 

@@ -13,10 +13,11 @@ from fedran.core.errors import Refused
 from fedran.data.catalogue import digits
 from fedran.federation.ops.enrolment import ENROLMENT_FILE, Enrolment
 from fedran.federation.ops.scaffold import (
-    DeclaredFeatures,
     make_federation,
     make_server,
     make_site,
+    settings_of_backbone,
+    settings_of_file,
 )
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.roster import Roster
@@ -201,7 +202,7 @@ def test_each_row_of_the_sample_data_is_at_exactly_one_site(trial):
 
 
 def test_names_of_many_sites_sort_by_their_numbers(tmp_path):
-    places = make_federation(tmp_path, n_sites=10, features=DeclaredFeatures(6))
+    places = make_federation(tmp_path, n_sites=10, in_features=6)
     assert [p.folder.name for p in places] == [f"site-{i:02d}" for i in range(1, 11)]
     assert local_sites(tmp_path) == places
     assert not list(tmp_path.rglob("*.npz"))
@@ -215,7 +216,7 @@ def test_a_federation_without_sites_is_a_server_alone(tmp_path):
         make_federation(
             tmp_path,
             n_sites=0,
-            features=DeclaredFeatures(6),
+            in_features=6,
             hosts=("fl.example.org",),
         )
         == []
@@ -235,8 +236,8 @@ def test_width_kind_and_source_come_from_a_feature_file(declared, tmp_path):
     arrays = {} if declared is None else {"nonnegative": declared}
     labels = {"train_labels": [0, 1, 0, 1], "test_labels": [0, 1, 0, 1]}
     np.savez(tmp_path / "f.npz", train=X, test=X, backbone="net", **labels, **arrays)
-    features = DeclaredFeatures.of_file(tmp_path / "f.npz")
-    make_federation(tmp_path / "trial", n_sites=0, features=features)
+    settings = settings_of_file(tmp_path / "f.npz")
+    make_federation(tmp_path / "trial", n_sites=0, **settings)
     found = ServerPaths.find(tmp_path / "trial").settings()
     kind = "hellinger" if declared else "cosine"
     assert (found.in_features, found.kind, found.source) == (3, kind, {"backbone": "net"})
@@ -247,8 +248,8 @@ def test_width_kind_and_source_come_from_a_feature_file(declared, tmp_path):
 def test_width_kind_and_source_come_from_a_backbone(monkeypatch):
     network = replace(toy()[0], nonnegative=True)
     monkeypatch.setattr("fedran.backbones.catalogue.load_backbone", lambda spec: network)
-    expected = DeclaredFeatures(3, "hellinger", network.source)
-    assert DeclaredFeatures.of_backbone("toy") == expected
+    expected = {"in_features": 3, "kind": "hellinger", "source": network.source}
+    assert settings_of_backbone("toy") == expected
 
 
 @pytest.mark.parametrize(
@@ -259,8 +260,8 @@ def test_width_kind_and_source_come_from_a_backbone(monkeypatch):
         ({"federation": "a  b"}, "federation must be"),
         ({"address": "9443"}, "address must be host:port"),
         ({"out_features": 0}, "out_features must be from 1"),
-        ({"features": DeclaredFeatures(-3)}, "in_features must be from 1"),
-        ({"features": DeclaredFeatures(0)}, "in_features must be from 1"),
+        ({"in_features": -3}, "in_features must be from 1"),
+        ({"in_features": 0}, "in_features must be from 1"),
     ],
 )
 def test_wrong_options_create_no_federation(changes, words, tmp_path):
@@ -288,9 +289,7 @@ def test_folders_are_found_from_inside_and_from_above(trial, tmp_path, monkeypat
 def test_sites_of_a_table_know_its_column_of_labels(tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text("age,dose,sick\n" + "40,1,yes\n50,2,no\n" * 5)
-    (site,) = make_federation(
-        tmp_path / "f", n_sites=1, features=DeclaredFeatures.of_file(table, "sick")
-    )
+    (site,) = make_federation(tmp_path / "f", n_sites=1, **settings_of_file(table, "sick"))
     assert site.settings().label_column == "sick"
     assert ServerPaths.find(tmp_path / "f").settings().label_column == "sick"
 

@@ -19,7 +19,6 @@ from fedran.federation.ops.services import (
     start_federation,
     start_service,
     stop_federation,
-    wait_for_service,
 )
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.lockfile import lock_holder
@@ -81,7 +80,8 @@ class Federation:
     def start_site(self, name):
         """One more site, whether its node may connect or not."""
         place = self.site(name).folder
-        wait_for_service(start_service("client", place), place)
+        start_service("client", place)
+        wait_for(lambda: lock_holder(place / "log"), "the site to start")
 
     def task(self, name, **options):
         return run_task(self.server, name, say=self.said.append, **options)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -99,35 +98,36 @@ def init(
     ] = False,
 ) -> None:
     """Create a server, and sites to try it: configuration, keys, certificates."""
-    from fedran.federation.ops.scaffold import AUTHORITY, DeclaredFeatures, make_federation
+    from fedran.federation.ops import scaffold
 
     given = [value for value in (in_features, features, backbone) if value is not None]
     if len(given) > 1:
         raise ValueError("expected one of --in-features, --features and --backbone, got several")
-    declared = None
+    settings: dict[str, Any] = {"label_column": label}
     if in_features is not None:
-        declared = DeclaredFeatures(in_features, label_column=label)
+        settings["in_features"] = in_features
     elif features is not None:
-        declared = DeclaredFeatures.of_file(features, label)
+        settings |= scaffold.settings_of_file(features, label, privacy)
     elif backbone is not None:
-        declared = replace(DeclaredFeatures.of_backbone(backbone), label_column=label)
-    parts = [part.strip() for part in (classes or "").split(",")]
+        settings |= scaffold.settings_of_backbone(backbone)
+    if labels := [parse_label(part.strip()) for part in (classes or "").split(",") if part.strip()]:
+        settings["classes"] = ordered(labels)
+    if trusted:
+        settings["trusted"] = True
     federation = federation or folder.resolve().name
-    made = make_federation(
+    made = scaffold.make_federation(
         folder,
         federation=federation,
         n_sites=(2 if privacy == "none" else 3) if sites is None else sites,
         address=address,
-        features=declared,
         hosts=host or (),
         offline_ca=offline_ca,
         privacy=privacy,
-        classes=ordered(parse_label(part) for part in parts if part),
         epsilon=epsilon,
-        **({"trusted": True} if trusted else {}),
+        **settings,
     )
     lines = [f"{folder}/server        server.toml, roster.toml, certificates in tls/"]
-    place = offline_ca or folder / AUTHORITY
+    place = offline_ca or folder / scaffold.AUTHORITY
     lines += [f"{place}     ca.key, which only `renew` needs: move it to a safe place"]
     if made:
         lines += [f"{folder}/sites/...     {len(made)} sites: site.toml, keys, data/"]
@@ -152,16 +152,11 @@ def init(
 
 
 def join(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="A new folder, or with --new-keys a site's.", show_default=False),
-    ],
-    federation: Annotated[str | None, typer.Option(help="Id of the federation.")] = None,
-    client: Annotated[str | None, typer.Option(help="Id of this site.")] = None,
-    server: Annotated[str | None, typer.Option(help="Address of the server, as host:port.")] = None,
-    ca: Annotated[
-        Path | None, typer.Option(help="The server's ca.crt, from a source you trust.")
-    ] = None,
+    folder: NewFolder,
+    federation: Annotated[str, typer.Option(help="Id of the federation.")],
+    client: Annotated[str, typer.Option(help="Id of this site.")],
+    server: Annotated[str, typer.Option(help="Address of the server, as host:port.")],
+    ca: Annotated[Path, typer.Option(help="The server's ca.crt, from a source you trust.")],
     privacy: Annotated[
         Privacy,
         typer.Option(
@@ -169,34 +164,11 @@ def join(
             "are differentially private."
         ),
     ] = "none",
-    new_keys: Annotated[
-        bool,
-        typer.Option(
-            "--new-keys",
-            help="Make new keys for a site whose keys were lost or stolen. It must "
-            "not run, and needs no other option.",
-        ),
-    ] = False,
 ) -> None:
-    """Create a site: configuration, keys, and an enrolment file for the server's owner.
-
-    --federation, --client, --server and --ca are needed, except with --new-keys.
-    """
-    from fedran.federation.ops.enrolment import ENROLMENT_FILE, make_new_keys
+    """Create a site: configuration, keys, and an enrolment file for the server's owner."""
+    from fedran.federation.ops.enrolment import ENROLMENT_FILE
     from fedran.federation.ops.scaffold import make_site
 
-    given = {"--federation": federation, "--client": client, "--server": server, "--ca": ca}
-    if new_keys:
-        if any(given.values()):
-            raise typer.BadParameter("--new-keys is for a site that exists, and takes no other")
-        enrolment = make_new_keys(find_site(folder))
-        typer.echo(f"fingerprint {enrolment.fingerprint}")
-        typer.echo(f"give {folder / ENROLMENT_FILE} to the server's owner, who runs:")
-        typer.echo("  fedran federation add SERVER enrolment.toml --replace")
-        return
-    if federation is None or client is None or server is None or ca is None:
-        missing = ", ".join(name for name, value in given.items() if value is None)
-        raise typer.BadParameter(f"a new site also needs {missing}")
     enrolment = make_site(
         folder, federation=federation, client=client, server=server, ca=ca, privacy=privacy
     )

@@ -106,7 +106,8 @@ def rollback(
         typer.echo(f"classifier {digest[:12]} is in service; a running server will send it")
         return
     digest, identical = roll_back(paths, task)
-    same = "the same bytes as then" if identical else "without what was forgotten or revised"
+    why = "sites calibrate it again, or something in it was forgotten or revised"
+    same = "the same bytes as then" if identical else f"not the same bytes: {why}"
     typer.echo(f"classifier {digest[:12]} after {task} is in service again ({same})")
     typer.echo(
         "a running server sends it; newer ones wait for `fedran federation rollback --release`"

@@ -6,7 +6,6 @@ import getpass
 import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,10 +88,10 @@ def forget(paths: ServerPaths, client: str, task: str | None = None) -> tuple[Fo
         who = "unknown"
     settings, key = paths.settings(), SiteKey.load_or_make(paths.folder / KEY)
     found, after = _decide(paths, "forget", lambda store: store.forget(client, task, who, key))
-    found = replace(found, record=sign_record(settings.federation, found, key, after))
+    record = sign_record(settings.federation, found, key, after)
     with closing(Database(paths.state)) as database:
-        database.add_record(found.record)
-    return found, write_record(paths.folder, client, found.record)
+        database.add_record(record)
+    return found, write_record(paths.folder, client, record)
 
 
 def record_key(paths: ServerPaths) -> str | None:
@@ -116,7 +115,8 @@ def roll_back(paths: ServerPaths, task: str) -> tuple[str, bool]:
     """Solve the head again as it was after a task. Later uploads wait until ``release_head``.
 
     Returns its digest, and whether it equals the earlier one bit for bit. If not, uploads in it
-    were forgotten or revised since, or another site or class is set aside now.
+    were forgotten or revised since, another site or class is set aside now, or sites calibrate it,
+    which they do again in the next run.
     """
 
     def change(store: Store) -> str:

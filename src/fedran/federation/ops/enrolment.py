@@ -7,22 +7,17 @@ adds it to the roster. Nothing in the file is secret.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedran.core.errors import Refused, check_id
 from fedran.federation.ops.nodes import disconnect
-from fedran.federation.protocol.identity import SiteKey, check_public
-from fedran.federation.protocol.keys import check_node_key, make_node_key
-from fedran.federation.protocol.lockfile import locked
-from fedran.federation.protocol.messages import open_envelope
+from fedran.federation.protocol.identity import check_public
+from fedran.federation.protocol.keys import check_node_key
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.site.pinning import key_fingerprint
 from fedran.federation.server.settings import ServerPaths
-from fedran.federation.site.outbox import Outbox
-from fedran.federation.site.settings import OUTBOX, SitePaths
 from fedran.wire.files import read_toml, write_atomically
-from fedran.wire.validation import FILE_LIMITS
 
 ENROLMENT_FILE = "enrolment.toml"
 _COMMENT = "# Give this file to the owner of the server: `fedran federation add SERVER FILE`.\n"
@@ -84,32 +79,6 @@ def add_site(paths: ServerPaths, enrolment: Enrolment, *, replace_keys: bool = F
     write_atomically(paths.nodes / f"{enrolment.client}.pub", enrolment.node.encode())
     if replace_keys:
         disconnect(paths, enrolment.client)
-
-
-def make_new_keys(paths: SitePaths) -> Enrolment:
-    """Give a site new keys, and sign uploads that the server lacks again; returns its enrolment.
-
-    The old keys are kept beside the new ones, with the suffix ``.replaced``. After a crash at any
-    moment, a second call completes the work.
-    """
-    settings, folder = paths.settings(), paths.folder
-    with locked(folder / "log", 1.0):  # the site must not run
-        for name in (settings.key, settings.node_key):
-            if (folder / name).exists():
-                (folder / name).replace(folder / f"{name}.replaced")
-        key = SiteKey.generate()
-        key.save(folder / settings.key)
-        node = make_node_key(folder / settings.node_key)
-        outbox = Outbox(paths.state / OUTBOX)
-        for task in outbox.pending():
-            blob = outbox.envelope(task)
-            if blob is not None:
-                envelope = open_envelope(blob, FILE_LIMITS)
-                signed = replace(envelope, signature=key.sign(envelope.statement))
-                write_atomically(outbox.folder / f"{task}.envelope", signed.to_bytes())
-        enrolment = Enrolment(settings.federation, settings.client, key.public, node)
-        enrolment.save(folder / ENROLMENT_FILE)
-    return enrolment
 
 
 def remove_site(paths: ServerPaths, client: str) -> bool:

@@ -126,7 +126,7 @@ def restore(paths: ServerPaths, backup: Path, records: Sequence[Path] = ()) -> l
                     database.add_charge(c.task, c.attempt, c.epsilon, c.delta, c.sites)
                 database.set_outdated()
                 if settings.privacy == "none":
-                    database.set_fact(RESTORED, json.dumps(dict.fromkeys(roster.clients)))
+                    database.set_fact(RESTORED, json.dumps([*roster.clients]))
                 EventLog(database).write("restore", forgotten=len(again))
             with closing(Store(folder, settings, roster)) as store:
                 update_head(store, validation, "restore")

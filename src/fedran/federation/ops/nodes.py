@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedran.core.errors import Refused
 from fedran.federation.flower import control
 from fedran.federation.protocol.keys import load_node_key
-from fedran.federation.protocol.limits import ASK_SECONDS, LONGEST_WAIT_UPDATES
+from fedran.federation.protocol.limits import ASK_AGAIN_UPDATES, ASK_SECONDS
 from fedran.federation.server.settings import ServerPaths
 from fedran.federation.server.store.database import Database
 
@@ -28,9 +28,8 @@ class NodeRegistry:
         self.head, self.updates = "", 0
         self.ask_all = time.monotonic() + ASK_SECONDS
         """When all sites are asked, because they may have revised an upload."""
-        self.asked: dict[str, tuple[int, int]] = {}
-        """Nodes to which ``head`` was sent and that have not accepted it -> the update at which
-        they are asked again, and how many updates they wait after that."""
+        self.lacking: dict[str, int] = {}
+        """Connected nodes without ``head`` -> the update at which this was noticed."""
 
     def update(self, *, catch_up: bool) -> None:
         """Register new keys, record nodes and runs, send the newest head to nodes without it.
@@ -58,27 +57,33 @@ class NodeRegistry:
         """Allow exactly the nodes whose keys are in ``nodes/`` to connect; store their ids.
 
         ``listed`` are the nodes that Flower knows. Our list and Flower's list differ after a crash
-        between the two, or with a new database of Flower. Nodes that only one of them contains
-        are removed first, and registered again if their key is present.
+        between the two, or with a new database of Flower. Nodes that only one of them contains, or
+        whose key has changed, are removed first, and registered again if their key is present.
         """
-        stored = database.nodes()
-        known = {client: entry for client, entry in stored.items() if entry[0] in listed}
-        if known != stored:
-            database.set_nodes(known)
-        for node in listed - {node for node, _ in known.values()}:
-            self._unregister(node, "an unknown site")
         keys = {}
         for path in self.paths.nodes.glob("*.pub"):
             try:
                 keys[path.stem] = path.read_text()
             except (OSError, ValueError) as reason:
                 log.warning("%s: %s", path.name, reason)
-        for client, (node, key) in list(known.items()):
-            if keys.get(client) != key and self._unregister(node, client):
+        stored = database.nodes()
+        known = {
+            client: (node, key)
+            for client, (node, key) in stored.items()
+            if node in listed and keys.get(client) == key
+        }
+        if known != stored:
+            database.set_nodes(known)
+        names = {node: client for client, (node, _) in stored.items()}
+        for node in listed - {node for node, _ in known.values()}:
+            client = names.get(node, "an unknown site")
+            try:
+                control.unregister_node(self.paths, node)
+            except control.FlowerError as reason:  # the next update tries again
+                log.warning("node of %s: %s", client, reason, extra={"site": client})
+            else:
                 said = {"site": client, "decision": "removed"}
                 log.info("the node of %s may no longer connect", client, extra=said)
-                del known[client]
-                database.set_nodes(known)
         for client in sorted(keys.keys() - known.keys()):
             _free_key(self.paths.flower / "state.db", keys[client])
             try:
@@ -91,35 +96,23 @@ class NodeRegistry:
                 known[client] = (node, keys[client])
                 database.set_nodes(known)
 
-    def _unregister(self, node: str, client: str) -> bool:
-        """Whether Flower took the node from its list. A refusal is a warning."""
-        try:
-            control.unregister_node(self.paths, node)
-        except control.FlowerError as reason:
-            log.warning("node of %s: %s", client, reason, extra={"site": client})
-            return False
-        return True
-
     def _catch_up(self, database: Database, nodes: list[control.FlowerNode]) -> None:
         """Start a run without a task if a connected node lacks the newest head, or after an hour.
 
         Sites cannot speak first: what they have revised meanwhile comes with such a run. A node
         that still lacks the head afterwards, or from which the server waits for an upload, is asked
-        again after ever longer waits.
+        again at every fifth update.
         """
         head, current = database.served()
         if not head:
             return
         if head != self.head:
-            self.head, self.asked = head, {}
+            self.head, self.lacking = head, {}
         self.updates += 1
-        self.asked = {node: asked for node, asked in self.asked.items() if node not in current}
-        due = 0
-        for node in {n.node_id for n in nodes if n.status == "online"} - current:
-            again, wait = self.asked.get(node, (0, 2))
-            if self.updates >= again:
-                self.asked[node] = self.updates + wait, min(2 * wait, LONGEST_WAIT_UPDATES)
-                due += 1
+        lacking = {n.node_id for n in nodes if n.status == "online"} - current
+        self.lacking = {node: self.lacking.get(node, self.updates) for node in lacking}
+        waited = [self.updates - since for since in self.lacking.values()]
+        due = sum(updates % ASK_AGAIN_UPDATES == 0 for updates in waited)
         if due:
             log.info("sending the newest head to connected sites that lack it: %d", due)
         if due or time.monotonic() >= self.ask_all:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedran.core.errors import check_id
-from fedran.core.labels import Label, ordered
-from fedran.core.prepare import UnitKind, kind_for
+from fedran.core.labels import ordered
+from fedran.core.prepare import kind_for
 from fedran.data.catalogue import digits
 from fedran.data.feature_file import read_feature_file
 from fedran.data.rows import LABEL
@@ -22,7 +22,7 @@ from fedran.federation.protocol.configuration import check_address
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.keys import days_left, make_certificates, make_node_key
 from fedran.federation.protocol.limits import MAX_COLUMNS, MAX_TRIAL_SITES
-from fedran.federation.protocol.messages import OF_POINTS, FeatureSource, Privacy
+from fedran.federation.protocol.messages import OF_POINTS, Privacy
 from fedran.federation.protocol.ranges import proposed_ranges
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.secure.site.pinning import PinnedRoster, roster_fingerprint
@@ -65,63 +65,54 @@ pseudo_labels = "margin"  # rows without a label may get one; "none" leaves them
 seconds = 600  # time limit for the work on one task
 privacy = {privacy}  # the least that this site demands: none, secure or dp
 """
-_EPSILON = "max_epsilon = {epsilon}  # the most that a row of this site may spend in a task\n"
+_SAMPLE = {"in_features": 64, "kind": "hellinger", "source": "pixels of digits"}
 
 
-@dataclass(frozen=True)
-class DeclaredFeatures:
-    """What a server must know about the sites' features."""
+def settings_of_file(path: Path, label: str = LABEL, privacy: Privacy = "none") -> dict[str, Any]:
+    """Settings of a server for features as in a file of `fedran features`, or in a table.
 
-    in_features: int
-    kind: UnitKind = "cosine"
-    source: FeatureSource = ""
-    columns: tuple[str, ...] = ()
-    ranges: Mapping[str, Any] | None = None
-    label_column: str = LABEL
-    labels: tuple[Label, ...] = ()
-    """Those of the file, which secure sums need as the list of classes."""
-
-    @classmethod
-    def of_file(cls, path: Path, label: str = LABEL) -> DeclaredFeatures:
-        """As the feature file says, which `fedran features` wrote, or as the table is."""
-        data = read_feature_file(path, label=label)
-        names = data.columns if len(data.columns) <= MAX_COLUMNS else ()
-        labels = ordered(np.unique(data.y_train).tolist())
-        source = dict(data.source) or ""
-        width, ranges = data.X_train.shape[1], proposed_ranges(data.X_train, names)
-        return cls(width, data.feature_kind, source, names, ranges, label, labels)
-
-    @classmethod
-    def of_backbone(cls, spec: str) -> DeclaredFeatures:
-        """As the backbone says, for example ``"efficientnet-lite0"``."""
-        from fedran.backbones.catalogue import load_backbone
-
-        network = load_backbone(spec)
-        return cls(network.out_features, kind_for(network.nonnegative), network.source)
+    With secure sums, the classes are those of the file. With differential privacy, nothing that
+    follows from rows is told without noise.
+    """
+    data = read_feature_file(path, label=label)
+    names = data.columns if len(data.columns) <= MAX_COLUMNS else ()
+    return {
+        "in_features": data.X_train.shape[1],
+        "kind": data.feature_kind,
+        "source": dict(data.source) or "",
+        "columns": list(names) or None,
+        "ranges": None if privacy == "dp" else proposed_ranges(data.X_train, names),
+        "label_column": label,
+        "classes": None if privacy == "none" else ordered(np.unique(data.y_train).tolist()),
+    }
 
 
-_SAMPLE = DeclaredFeatures(64, "hellinger", "pixels of digits", labels=tuple(range(10)))
+def settings_of_backbone(spec: str) -> dict[str, Any]:
+    """Settings of a server for the features of a backbone, for example ``"efficientnet-lite0"``."""
+    from fedran.backbones.catalogue import load_backbone
+
+    network = load_backbone(spec)
+    kind = kind_for(network.nonnegative)
+    return {"in_features": network.out_features, "kind": kind, "source": network.source}
 
 
 def make_federation(
     folder: Path,
     *,
     n_sites: int = 2,
-    features: DeclaredFeatures | None = None,
     hosts: Sequence[str] = (),
     offline_ca: Path | None = None,
     **settings: Any,
 ) -> list[SitePaths]:
     """Create a server and sites in one folder, ready to run on this machine.
 
-    Without ``features``, the sites get sample data: scikit-learn's digits in two tasks of different
-    classes. ``hosts`` are names by which sites on other machines reach the server. ``offline_ca``
-    is a folder for the key of the certificate authority; None: ``authority`` in ``folder``.
-    ``settings`` are those of ``ServerSettings`` that differ from what follows from the features;
-    for secure sums, the list of classes does too.
+    ``settings`` are those of ``ServerSettings``. Without ``in_features``, the sites get sample
+    data: scikit-learn's digits in two tasks of different classes. ``hosts`` are names by which
+    sites on other machines reach the server. ``offline_ca`` is a folder for the key of the
+    certificate authority; None: ``authority`` in ``folder``.
     """
-    sample, features = features is None, features or _SAMPLE
-    privacy, classes = settings.get("privacy", "none"), settings.pop("classes", None)
+    sample, classes = "in_features" not in settings, settings.pop("classes", None)
+    privacy = settings.get("privacy", "none")
     least = 1 if privacy == "none" else ServerSettings.min_sites
     if not 0 <= n_sites <= MAX_TRIAL_SITES:
         raise ValueError(f"sites: expected from 0 to {MAX_TRIAL_SITES}, got {n_sites}")
@@ -134,24 +125,17 @@ def make_federation(
         )
     declared: dict[str, Any] = {
         "federation": "trial",
-        "in_features": features.in_features,
-        "kind": features.kind,
-        "source": features.source,
-        "columns": list(features.columns) or None,
-        # With differential privacy, nothing that follows from rows is told without noise.
-        "ranges": None if privacy == "dp" else features.ranges,
-        "label_column": features.label_column,
-        "classes": list(classes or (() if privacy == "none" else features.labels)) or None,
+        "classes": list(classes or (range(10) if sample and privacy != "none" else ())) or None,
         "min_clients": max(least, n_sites // 2),
     }
     if n_sites:
         declared |= {"deadline": 300.0, "trusted": True}  # the sites are the owner's
     if sample:
-        declared |= {"budget_bytes": 500_000, "validation": VALIDATION}
+        declared |= {**_SAMPLE, "budget_bytes": 500_000, "validation": VALIDATION}
     if privacy != "none" and sample:
         declared["out_features"] = 1024
     if privacy == "dp":  # noise grows with the width
-        declared["out_features"] = features.in_features
+        declared["out_features"] = (declared | settings)["in_features"]
     made = ServerSettings(**(declared | settings))
     server = make_server(folder / "server", made, hosts=hosts, offline_ca=offline_ca)
     sites = _make_sites(folder / "sites", n_sites, server, made)
@@ -220,15 +204,12 @@ def make_site(
     key.save(folder / SiteSettings.key)
     node = make_node_key(folder / SiteSettings.node_key)
     shutil.copyfile(ca, folder / SiteSettings.ca)
-    text = _SITE_TEMPLATE.format(
-        federation=_toml(federation),
-        client=_toml(client),
-        server=_toml(server),
-        privacy=_toml(privacy),
-        label_column=_toml(label_column),
-    )
+    told = {"federation": federation, "client": client, "server": server, "privacy": privacy}
+    told["label_column"] = label_column
+    text = _SITE_TEMPLATE.format(**{name: _toml(value) for name, value in told.items()})
     if privacy == "dp":
-        text += _EPSILON.format(epsilon=max_epsilon)
+        comment = "the most that a row of this site may spend in a task"
+        text += f"max_epsilon = {max_epsilon}  # {comment}\n"
     write_atomically(SitePaths(folder).settings_file, text.encode())
     enrolment = Enrolment(federation, client, key.public, node)
     enrolment.save(folder / ENROLMENT_FILE)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from fedran.federation.protocol.limits import (
 from fedran.federation.protocol.lockfile import (
     lock_holder,
     locked,
-    mark_ready,
     require_space,
     terminate,
     wait_until,
@@ -70,7 +69,6 @@ def run_server(paths: ServerPaths, *, say: Callable[[str], None]) -> None:
             )
         executor = partial(programs.server_executor, paths)
         app = SupervisedProcess("app", executor, paths.folder / "log" / "executor.log")
-        mark_ready(paths.folder / "log")
         registry = NodeRegistry(paths)
         next_update, update = 0.0, threading.Thread()
         certificate = paths.tls / "server.crt"
@@ -104,7 +102,6 @@ def run_site(paths: SitePaths, *, say: Callable[[str], None]) -> None:
 
     with _service(paths.folder, say) as running:
         supernode()  # an error in the folder ends the program before the first start
-        mark_ready(paths.folder / "log")
         log.info("site %s connects to %s over TLS", settings.client, settings.server)
         logs = paths.folder / "log"
         node = SupervisedProcess(
@@ -222,7 +219,14 @@ def start_federation(folder: Path, *, say: Callable[[str], None]) -> None:
 
     seconds = START_SECONDS + START_SECONDS_PER_SITE * len(sites)
 
-    def wait_for_sites(what: str, *statuses: str) -> None:
+    def start(command: str, folders: Iterable[Path], what: str, *statuses: str) -> None:
+        """Start services, and wait until Flower lists all nodes with one of these statuses."""
+        started = {place: start_service(command, place) for place in folders}
+        running = {place: process for place, process in started.items() if process is not None}
+
+        def ended() -> list[Path]:
+            return [place for place, process in running.items() if process.poll() is not None]
+
         def listed() -> bool:
             try:
                 nodes = control.list_nodes(server)
@@ -230,18 +234,20 @@ def start_federation(folder: Path, *, say: Callable[[str], None]) -> None:
                 return False
             return sum(node.status in statuses or not statuses for node in nodes) >= len(sites)
 
-        if not wait_until(listed, seconds, 0.5, what=what):
+        ready = wait_until(lambda: bool(ended()) or listed(), seconds, 0.5, what=what)
+        for place in ended():
+            reason = _last_line(place / "log" / "start.log")
+            raise StartFailed(f"{place}: the service did not start: {reason}")
+        if not ready:
             last = _last_line(log_file(server.folder))
             raise StartFailed(f"no {what} in time; see the logs below {folder}: {last}")
+        for process in running.values():
+            process.returncode = 0  # it runs on after this program; nothing waits for it
 
     say(f"starting the server and {len(sites)} sites, which takes up to a minute")
-    wait_for_service(start_service("server", server.folder), server.folder)
-    wait_for_sites("server that knows its sites")
+    start("server", [server.folder], "server that knows its sites")
     say(f"server listens at {server.settings().address} (TLS)")
-    processes = [start_service("client", site.folder) for site in sites]
-    for site, process in zip(sites, processes, strict=True):
-        wait_for_service(process, site.folder)
-    wait_for_sites("connection of every site", "online")
+    start("client", [site.folder for site in sites], "connection of every site", "online")
     say(f"{len(sites)} sites are connected; logs: {folder}/*/log, {folder}/sites/*/log")
 
 
@@ -272,24 +278,6 @@ def start_service(command: str, folder: Path) -> subprocess.Popen[bytes] | None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-
-
-def wait_for_service(process: subprocess.Popen[bytes] | None, folder: Path) -> None:
-    """Wait until a service that was started has found no error in its folder."""
-    if process is None:  # it ran already
-        return
-
-    def ready() -> bool:
-        return bool((lock_holder(folder / "log") or {}).get("ready"))
-
-    def settled() -> bool:
-        return ready() or process.poll() is not None
-
-    wait_until(settled, 2 * START_SECONDS, what=f"{folder} to start")
-    if not ready():
-        reason = _last_line(folder / "log" / "start.log")
-        raise StartFailed(f"{folder}: the service did not start: {reason}")
-    process.returncode = 0  # it runs on after this program; nothing waits for it
 
 
 def _last_line(path: Path) -> str:

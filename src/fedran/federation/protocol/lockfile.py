@@ -65,13 +65,6 @@ def locked(folder: Path, timeout: float = 0.3, **facts: Any) -> Iterator[None]:
         os.close(lock)
 
 
-def mark_ready(folder: Path) -> None:
-    """Say in ``running.json`` that this process, which holds the lock, has found no error."""
-    note = folder / "running.json"
-    with suppress(OSError):
-        write_atomically(note, json.dumps({**read_json_object(note), "ready": True}).encode())
-
-
 def lock_holder(folder: Path) -> dict[str, Any] | None:
     """What ``running.json`` says about the process that holds the lock; None if none does."""
     try:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from fedran.core.errors import Refused
-
-Outcome = Literal["accepted", "duplicate", "refused"]
 
 
 class Code(StrEnum):
@@ -42,21 +40,9 @@ class Code(StrEnum):
     """Sent by a peer that has no codes, or has a code that is not in this list."""
 
 
-SETTLED: dict[Code, Outcome] = {
-    Code.ACCEPTED: "accepted",
-    Code.DUPLICATE: "duplicate",
-}
+SETTLED = Code.ACCEPTED, Code.DUPLICATE
 """Codes after which the sender need not send again. Every other code means "refused"."""
-
-
-CORRECTABLE = frozenset(
-    {
-        Code.WRONG_FINGERPRINT,
-        Code.TOO_LARGE,
-        Code.TOO_MANY_CLASSES,
-        Code.INVALID,
-    }
-)
+CORRECTABLE = Code.WRONG_FINGERPRINT, Code.TOO_LARGE, Code.TOO_MANY_CLASSES, Code.INVALID
 """Codes after which the site makes a new upload if its rows or its settings have changed."""
 
 
@@ -107,13 +93,13 @@ class Receipt:
         return {**vars(self), "code": self.code.value, "outcome": self.outcome}
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> str:
         """The code, or "refused" for every code that is a reason for a refusal.
 
         >>> Receipt(Code.CONFLICT, "site-1", "may", "d").outcome
         'refused'
         """
-        return SETTLED.get(self.code, "refused")
+        return self.code.value if self.settled else "refused"
 
     def log_fields(self) -> dict[str, str]:
         """The decision as fields of a log in JSON."""
@@ -126,7 +112,7 @@ class Receipt:
 
     @property
     def settled(self) -> bool:
-        """Whether the receiver has the upload,"""
+        """Whether the receiver has the upload."""
         return self.code in SETTLED
 
     @property

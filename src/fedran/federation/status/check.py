@@ -77,8 +77,7 @@ def _key(paths: SitePaths, name: str, load: Callable[[Path], object]) -> Finding
     try:
         load(paths.folder / name)
     except (OSError, ValueError) as reason:
-        command = shlex.join(["fedran", "federation", "join", str(paths.folder), "--new-keys"])
-        remedy = f"restore the file from your backup; if it is lost, make new keys: {command}"
+        remedy = "restore the file from your backup, or join again in a new folder, with new keys"
         return Finding("problem", str(reason), remedy)
     return Finding("ok", f"{name} can be read by its owner only")
 

@@ -39,7 +39,7 @@ from fedran.federation.server.store.database import Database
 from fedran.federation.server.store.events import EventLog
 from fedran.federation.server.store.schema import Charge
 from fedran.federation.server.store.store import PINNED, RESTORED
-from fedran.federation.site.settings import ALARMS
+from fedran.federation.site.settings import ALARMS, SitePaths
 from fedran.federation.status.format import format_age
 from fedran.federation.status.model import (
     ACCEPTED,
@@ -58,18 +58,18 @@ from fedran.wire.sizes import human_bytes
 
 
 def read_folder(
-    folder: Path, state: Path, certificate: Path, *, federation: str, client: str = ""
+    paths: ServerPaths | SitePaths, certificate: Path, federation: str, client: str = ""
 ) -> Status:
     """What is read alike at a server and at a site: disk, certificate, alarms, what runs."""
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(paths.folder).free
     return Status(
         federation,
         client,
-        str(folder),
+        str(paths.folder),
         time.time(),
-        lock_holder(folder / "log") is not None and free >= FULL_DISK,
-        [found for found in (disk_finding(free), *_alarms(state)) if found.level != "ok"],
-        folder_bytes(state),
+        lock_holder(paths.folder / "log") is not None and free >= FULL_DISK,
+        [found for found in (disk_finding(free), *_alarms(paths.state)) if found.level != "ok"],
+        folder_bytes(paths.state),
         free,
         certificate_expiry(certificate),
     )
@@ -103,8 +103,8 @@ class Reader:
 
     def read(self) -> Status:
         """The state now."""
-        paths, name = self.paths, self.settings.federation
-        found = read_folder(paths.folder, paths.state, paths.tls / "server.crt", federation=name)
+        paths = self.paths
+        found = read_folder(paths, paths.tls / "server.crt", self.settings.federation)
         found.folder = str(self.given)
         if refused := read_json_object(paths.runtime / REFUSED_REQUESTS):
             text = (
@@ -123,7 +123,7 @@ class Reader:
             with closing(Database(paths.state, read_only=True)) as database:
                 self._read_tasks(found, database, sites)
                 self._read_sites(found, database, sites)
-                found.records = database.count()
+                found.records = len(database.uploads())
                 self._read_heads(found, database, sites)
                 found.budget = self._budget(database.ledger())
         except FileNotFoundError:  # the server has not started yet
@@ -202,8 +202,11 @@ class Reader:
         members = {client: site for client, site in sites.items() if site.key}
         for site in members.values() if found.running else ():
             site.connected = (site.last_seen or 0.0) >= oldest
-        missing = json.loads(database.fact(RESTORED) or "{}")
-        found.findings += _restored({c: tasks for c, tasks in missing.items() if c in members})
+        if missing := {*json.loads(database.fact(RESTORED) or "[]")} & members.keys():
+            sites_left = shortened(sorted(missing), SHOWN_ITEMS)
+            text = f"A backup was restored. Uploads that it lacks may still come from {sites_left}."
+            remedy = "No classifier is sent before; `remove` a site that stays away."
+            found.findings.append(Finding("warning", text, remedy))
 
     def _read_heads(self, found: Status, database: Database, sites: dict[str, SiteStatus]) -> None:
         """The classifiers, and who is not in the newest one, with what others say about sites."""
@@ -342,12 +345,3 @@ def _describe_sum(note: dict[str, Any]) -> str:
     if note["refused"]:
         told += f", refused by {shortened(note['refused'], SHOWN_ITEMS)}"
     return told
-
-
-def _restored(missing: dict[str, list[str] | None]) -> Iterator[Finding]:
-    """What sites have not sent again since a backup was restored."""
-    if missing:
-        named = [f"{c} ({', '.join(tasks or ['not heard from'])})" for c, tasks in missing.items()]
-        text = f"A backup was restored. Not sent again yet: {shortened(named, SHOWN_ITEMS)}."
-        remedy = "No classifier is sent before these tasks; `remove` a site that stays away."
-        yield Finding("warning", text, remedy)

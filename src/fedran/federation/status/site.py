@@ -30,9 +30,8 @@ from fedran.wire.validation import FILE_LIMITS
 
 def read_site(paths: SitePaths) -> Status:
     """The state of a site now."""
-    settings, state, certificate = paths.settings(), paths.state, paths.folder / paths.settings().ca
-    who = {"federation": settings.federation, "client": settings.client}
-    found = read_folder(paths.folder, state, certificate, **who)
+    settings, state = paths.settings(), paths.state
+    found = read_folder(paths, paths.folder / settings.ca, settings.federation, settings.client)
     contact = read_json_object(state / CONNECTION)
     found.checked = contact.get("at") if isinstance(contact.get("at"), float) else None
     before = "" if found.running or found.checked is None else "when it ran last: "

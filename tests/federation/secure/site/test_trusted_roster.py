@@ -6,7 +6,6 @@ pytest.importorskip("flwr")
 
 from fedran.core.errors import Refused
 from fedran.federation.ops.scaffold import (
-    DeclaredFeatures,
     make_federation,
     make_site,
 )
@@ -19,8 +18,7 @@ from fedran.federation.site.settings import SitePaths
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("secure") / "t"
-    features = DeclaredFeatures(6)
-    make_federation(folder, n_sites=3, features=features, privacy="secure", classes=("cat", "dog"))
+    make_federation(folder, n_sites=3, in_features=6, privacy="secure", classes=("cat", "dog"))
     return folder
 
 
@@ -72,6 +70,5 @@ def test_a_federation_with_too_few_sites_for_a_sum_is_refused(tmp_path, n):
 
 
 def test_secure_sums_need_a_list_of_classes(tmp_path):
-    features = DeclaredFeatures(6)
     with pytest.raises(ValueError, match="needs `classes`"):
-        make_federation(tmp_path / "t", n_sites=3, features=features, privacy="secure")
+        make_federation(tmp_path / "t", n_sites=3, in_features=6, privacy="secure")

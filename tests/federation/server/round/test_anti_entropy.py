@@ -61,19 +61,19 @@ def test_sites_send_again_what_a_restored_backup_does_not_contain(server, sites,
     server.close()
     shutil.copy(tmp_path / "backup.db", server.folder / "store.db")
     with closing(Database(server.folder)) as database:  # as `restore` does
-        database.set_fact(RESTORED, json.dumps(dict.fromkeys(NAMES)))
+        database.set_fact(RESTORED, json.dumps(NAMES))
     away = nodes.pop(13)
     newest = (server.folder / "head.fedran").read_bytes()
     server("", nodes)
-    assert server.store.database.count() == 5
+    assert len(server.store.database.uploads()) == 5
     assert [task.state for task in server.store.database.tasks()][1:] == ["restored"]
-    assert server.store.missing_since_restore() == {"site-3": []}
+    assert server.store.restored == ["site-3"]
     assert (server.folder / "head.fedran").read_bytes() == newest, "an older head was made"
     assert served(server.folder)["nodes"] == []
     server("", {**nodes, 13: away})
     assert served(server.folder)["nodes"] == ["11", "12", "13"]
     assert fedran.encode(server.store.aggregator) == whole
-    assert server.store.missing_since_restore() == {}
+    assert server.store.restored == []
 
 
 def test_a_site_that_has_sent_everything_cannot_open_a_task(server, sites, nodes, tmp_path):

@@ -80,7 +80,7 @@ def test_answers_of_nodes_without_a_known_owner_are_not_taken(server, sites, cap
     """The list of nodes may be lost with a damaged database."""
     nodes = honest(sites)
     assert server("may", nodes, owners=dict) == "short"
-    assert "node 11: its owner cannot be read: no client is known" in caplog.text
+    assert "no client is known for the node" in caplog.text
     assert len(server.store.aggregator.absorbed) == 0
     owners = {"11": "site-1", "12": "site-2", "13": "site-3"}
     assert server("may", nodes, owners=lambda: owners) == "complete"
@@ -177,7 +177,7 @@ def test_a_round_with_a_full_disk_acknowledges_nothing(server, sites, caplog):
     with full_disk(server.store.database):
         assert server("may", nodes) == "short"
     assert [site.receipts for site in nodes.values()] == [[], [], []]
-    assert "site-1: upload not written to disk" in caplog.text
+    assert "node 11: its answer is not kept" in caplog.text
     assert server("may", nodes) == "complete"
     assert [site.receipts[0]["outcome"] for site in nodes.values()] == ["accepted"] * 3
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 from fedran.core.solve.head import Head
@@ -49,7 +50,7 @@ def update_head(store: Store, validation: Validation | None, task: str) -> tuple
     if head is not None and validation is not None:
         accuracy, calibration = validation.test(head)
         if head.calibration is None and calibration is not None:
-            head = store.calibrated(head, calibration)
+            head = replace(head, calibration=calibration, digest=None)
     blob = encode(head) if head is not None else b""
     digest = hashlib.sha256(blob).hexdigest() if blob else ""
     if head is None:  # the last one must not stay

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedran.core._linalg.arrays import require_finite, to_numpy
 from fedran.core.errors import Refused
-from fedran.core.features import RandomFeatures, feature_map
+from fedran.core.features import RandomFeatures
 from fedran.core.prepare import KernelFeatures, require_nonnegative
 from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
@@ -49,11 +49,9 @@ class ValidationSet:
         return cls(rows, settings.features())
 
     def _scores(self, head: Head) -> NDArray[Any]:
-        """The scores of all rows, (n, C), in the feature map of the head."""
-        phi = self.phi
-        if head.fingerprint is not None and head.fingerprint != phi.fingerprint:
-            phi = feature_map(head.fingerprint)
-        parts: list[NDArray[Any]] = [to_numpy(head.scores(H)) for _, H in phi.blocks(self.rows.X)]
+        """The scores of all rows, (n, C)."""
+        blocks = self.phi.blocks(self.rows.X)
+        parts: list[NDArray[Any]] = [to_numpy(head.scores(H)) for _, H in blocks]
         return np.concatenate(parts) if parts else np.zeros((0, len(head.classes)))
 
     def compare(self, heads: Iterable[tuple[Part | None, Head]]) -> dict[Part, tuple[float, float]]:

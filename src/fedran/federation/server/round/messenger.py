@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedran.core.errors import Refused, check_id
-from fedran.core.labels import Label
 from fedran.federation.protocol.limits import MAX_FAILURES, MAX_SETTLED, RETRY_SECONDS, SLOW_SECONDS
 from fedran.federation.protocol.messages import (
     Question,
@@ -127,29 +126,23 @@ class Reply:
     problem: object
     """Why the site sends nothing for the task, in its own words; empty if it does."""
     blobs: Mapping[str, bytes]
-    oversized: Mapping[str, int]
-    """Names and sizes of blobs that are too large. They were not read."""
     stored: Sequence[tuple[str, str]]
     """Tasks and digests of uploads that the site believes to be here."""
     waiting: Sequence[str]
     """Tasks whose secure sum the site has revealed, without knowing that it is here."""
-    validated: tuple[Label, ...]
-    """Classes for which the site has validation rows."""
+    validates: bool
+    """Whether the site has validation rows."""
 
     @classmethod
-    def read(cls, node: int, incoming: Incoming, largest: int) -> Reply:
-        """Check every field of a reply. Blobs of more than ``largest`` bytes are left out."""
+    def read(cls, node: int, incoming: Incoming) -> Reply:
+        """Check every field of a reply."""
         incoming.require()
-        fields, header = incoming.fields, Header(dict(incoming.fields))
-        blobs = {name: blob for name, blob in incoming.blobs.items() if len(blob) <= largest}
-        oversized = {
-            name[:64]: len(blob) for name, blob in incoming.blobs.items() if len(blob) > largest
-        }
+        fields, blobs, header = incoming.fields, incoming.blobs, Header(dict(incoming.fields))
         client = check_id(fields.get("client"), "client")
         stored, waiting = read_settled(header), read_tasks(header, "waiting", MAX_SETTLED)
-        validated, problem = read_labels(header, "validated"), fields.get("told")
+        validates, problem = bool(read_labels(header, "validated")), fields.get("told")
         try:
             check_protocol(fields.get("protocol", 1), "this server", client)
         except Refused as reason:  # nothing in the answer can be trusted to mean what it says here
             problem, blobs, stored, waiting = str(reason), {}, [], ()
-        return cls(node, client, fields, problem, blobs, oversized, stored, waiting, validated)
+        return cls(node, client, fields, problem, blobs, stored, waiting, validates)

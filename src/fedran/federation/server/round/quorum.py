@@ -53,13 +53,7 @@ class Quorum:
     @property
     def accepted(self) -> int:
         """Number of clients whose upload was accepted."""
-        accepted = (Code.ACCEPTED, Code.DUPLICATE)
-        return sum(r.code in accepted for client, r in self.answers.items() if client in self.asked)
-
-    @property
-    def correctable(self) -> bool:
-        """Whether a client may replace its upload, which was not accepted."""
-        return any(r.correctable for c, r in self.answers.items() if c in self.asked)
+        return sum(r.settled for client, r in self.answers.items() if client in self.asked)
 
     @property
     def missing(self) -> list[str]:
@@ -97,8 +91,6 @@ def lost_uploads(store: Store, client: str, stored: Sequence[tuple[str, str]]) -
         if key in store.forgotten:
             code, reason = Code.FORGOTTEN, "the server's owner removed this upload"
         found.append(Receipt(code, *key, digest, reason))
-    for receipt in found:
-        told = receipt.log_fields()
-        log.info("%s, %s: %s", client, receipt.task, receipt.reason, extra=told)
-        store.events.write(receipt.code.value, client=client, task=receipt.task)
+        log.info("%s, %s: %s", client, task, reason, extra=found[-1].log_fields())
+        store.events.write(code.value, client=client, task=task)
     return found

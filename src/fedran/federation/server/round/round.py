@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,17 +16,17 @@ from typing import Any
 from fedran.core.errors import Refused, shortened
 from fedran.federation.protocol.limits import (
     CATCH_UP_SECONDS,
-    CORRECTION_SECONDS,
     FIRST_PROGRESS,
     HAND_BACK_SECONDS,
     MAX_CLASSES,
     MAX_EARLIER,
-    MAX_MESSAGES,
+    MAX_SETTLED,
     POLL_SECONDS,
     PROGRESS_SECONDS,
 )
+from fedran.federation.protocol.lockfile import wait_until
 from fedran.federation.protocol.messages import Question
-from fedran.federation.protocol.receipts import Code, Receipt, UploadRefused
+from fedran.federation.protocol.receipts import Code, Receipt
 from fedran.federation.server.head.gate import Validation
 from fedran.federation.server.head.head import update_head
 from fedran.federation.server.head.validation import ValidationSet
@@ -69,9 +68,10 @@ class Round:
         """Node -> SHA-256 of the head that it says it has."""
         self.have_more: set[int] = set()
         """Nodes whose last reply had no room for all their uploads."""
-        self.validated: dict[int, str] = {}
-        """Node with validation rows -> its client."""
-        self.replies: Counter[int] = Counter()
+        self.clients: dict[int, str] = {}
+        """Node -> its client, once it has answered."""
+        self.validating: set[int] = set()
+        """Nodes with validation rows."""
         self.began = time.monotonic()
 
     def run(self, task: str) -> Verdict:
@@ -82,9 +82,8 @@ class Round:
         if task:
             clients = frozenset(self.store.roster.clients)
             quorum = Quorum(clients, self.settings.min_clients, self.settings.deadline)
-            state, forgotten = self.store.state, self.store.forgotten
-            known = [Receipt(Code.FORGOTTEN, *key, "?") for key in forgotten]
-            known += [Receipt(Code.DUPLICATE, *key, u.digest) for key, u in state.uploads.items()]
+            known = [Receipt(Code.FORGOTTEN, *key, "?") for key in self.store.forgotten]
+            known += [Receipt(Code.DUPLICATE, *key, "?") for key in self.store.state.uploads]
             for receipt in known:
                 if receipt.task == task:
                     quorum.answer(receipt)
@@ -114,13 +113,8 @@ class Round:
                 quorum.deadline = min(quorum.deadline, seconds)
             verdict = quorum.verdict(seconds)
             replied = not self.messenger.unanswered
-            if task:
-                # Nobody waits for a site whose answer is known from an earlier run. But a site that
-                # is connected may have corrected its rows, so its reply is awaited for a while.
-                enough = replied or not quorum.correctable or seconds >= CORRECTION_SECONDS
-            else:
-                enough = replied and not self.have_more
-            done = verdict != "wait" and enough
+            # Nobody waits for a site whose answer to the task is known from an earlier run.
+            done = verdict != "wait" and (bool(task) or (replied and not self.have_more))
             if done or seconds >= quorum.deadline:
                 return verdict
             if seconds >= next_progress:
@@ -163,53 +157,37 @@ class Round:
         known = () if offer.classes else self.store.state.classes
         return replace(offer, known_classes=known if len(known) <= MAX_CLASSES else ()).fields()
 
-    def _read_reply(self, node: int, incoming: Incoming) -> Reply | None:
-        """The reply of a node; None if it is not usable. After an error, it is asked again."""
+    def _receive_reply(self, node: int, incoming: Incoming, task: str, quorum: Quorum) -> None:
+        """Receive the envelopes of one node. Only those of the open task count for the quorum."""
         if incoming.error:
             log.warning("node %s: %s; the node is asked again", node, incoming.error)
             self.messenger.retry_later(node)
-            return None
+            return
         self.answered.add(node)
         try:
-            reply = Reply.read(node, incoming, self.settings.largest_upload)
+            reply = Reply.read(node, incoming)
             self._check_owner(node, reply.client)
+            receipts = self._absorb(reply)
         except Refused as reason:
             log.warning("node %s: %s", node, reason)
-        except OSError as reason:
-            log.error("node %s: its owner cannot be read: %s; it is asked again", node, reason)
-            self.messenger.retry_later(node)
-        else:
-            return reply
-        return None
-
-    def _receive_reply(self, node: int, incoming: Incoming, task: str, quorum: Quorum) -> None:
-        """Receive the envelopes of one node. Only those of the open task count for the quorum."""
-        reply = self._read_reply(node, incoming)
-        if reply is None:
             return
-        client, limit = reply.client, self.settings.largest_upload
-        try:
-            receipts = self._absorb(reply)
-        except OSError as reason:
-            log.error("%s: upload not written to disk: %s; the site is asked again", client, reason)
+        except OSError as reason:  # nothing is acknowledged
+            log.error("node %s: its answer is not kept: %s; it is asked again", node, reason)
             self.messenger.retry_later(node)
             return
-        for name, size in reply.oversized.items():
-            hint = "`budget_bytes` in server.toml limits it"
-            why = UploadRefused(Code.TOO_LARGE, "upload", f"at most {limit} bytes", size, hint)
-            receipts.append(Receipt(why.code, client, name, "?", str(why)))
+        client = self.clients[node] = reply.client
         lost = lost_uploads(self.store, client, reply.stored)
         self._ask_for_more(reply, receipts, lost)
-        self.receipts.setdefault(node, []).extend(receipts + lost)
+        own = self.receipts.setdefault(node, [])
+        own += receipts + lost
         for task_of_sum in reply.waiting:  # the site does not know that its secure sum is here
             found = self.store.state.covered.get((client, task_of_sum))
             if found is not None:
                 digest = self.store.state.uploads[found].digest
-                known = Receipt(Code.ACCEPTED, client, task_of_sum, digest)
-                self.receipts[node].append(known)
+                own.append(Receipt(Code.ACCEPTED, client, task_of_sum, digest))
         self.held_heads[node] = str(reply.fields.get("head", ""))
-        if reply.validated:
-            self.validated[node] = client
+        if reply.validates:
+            self.validating.add(node)
         for receipt in receipts:
             shown = f": {receipt.reason}" if receipt.reason else ""
             what = (receipt.client, receipt.task, receipt.outcome, shown)
@@ -230,7 +208,15 @@ class Round:
 
     def _absorb(self, reply: Reply) -> list[Receipt]:
         """Decide about the envelopes of one reply. Secure sums are a mode of their own."""
-        return [self.store.receive(blob) for blob in reply.blobs.values()]
+        receipts, limit = [], self.settings.largest_upload
+        for name, blob in reply.blobs.items():
+            if len(blob) <= limit:
+                receipts.append(self.store.receive(blob))
+            else:
+                hint = "`budget_bytes` in server.toml limits it"
+                why = Refused("upload", f"at most {limit} bytes", len(blob), hint)
+                receipts.append(Receipt(Code.TOO_LARGE, reply.client, name[:64], "?", str(why)))
+        return receipts
 
     def _check_owner(self, node: int, client: str) -> None:
         """Refuse an answer for another client than the node's own."""
@@ -252,12 +238,12 @@ class Round:
         known = {(r.task, r.digest) for r in self.receipts.get(node, [])}
         again = more and any((r.task, r.digest) not in known for r in receipts)
         if self.settings.privacy == "none":
-            tasks = [receipt.task for receipt in lost if receipt.code == Code.LOST]
-            self.store.note_lost(reply.client, tasks, more=more)
-            again = again or bool(tasks)
+            missing = any(receipt.code == Code.LOST for receipt in lost)
+            again = again or missing
+            if not more and not missing:
+                self.store.note_complete(reply.client)
         self.have_more.discard(node)
-        self.replies[node] += 1
-        if again and self.replies[node] < MAX_MESSAGES:
+        if again and len(known) < MAX_SETTLED:
             self.have_more.add(node)
             self.messenger.ask_again(node)
 
@@ -266,13 +252,13 @@ class Round:
 
         Without a task, the server also waits for sites that have not answered since.
         """
-        missing = self.store.missing_since_restore()
-        known = [f"{client} ({', '.join(tasks)})" for client, tasks in missing.items() if tasks]
-        waits = known or ([] if task else list(missing))
+        waits = {*self.store.restored} & {*self.store.roster.clients}
+        if task:
+            waits &= {*self.clients.values()}
         if waits:
             log.warning(
                 "no classifier is sent after the restore until it has uploads of: %s",
-                shortened(waits, 10),
+                shortened(sorted(waits), 10),
             )
         return bool(waits)
 
@@ -285,10 +271,10 @@ class Round:
             head, digest = b"", "outdated"
         else:
             validation: Validation | None = self.validation
-            if validation is None and self.settings.site_validation and self.validated:
+            if validation is None and self.settings.site_validation and self.validating:
                 validation = SiteValidation(
                     self.messenger,
-                    self.validated,
+                    {node: self.clients[node] for node in self.validating},
                     self.store.database.uploads(),
                     self._check_owner,
                 )
@@ -305,22 +291,17 @@ class Round:
             blobs = {"head": head} if lacks_head else {}
             self.messenger.send(node, Question.RESULTS, fields, blobs, HAND_BACK_SECONDS)
         before, had_it = self.store.database.served()
-        served = had_it if before == digest else set()
-        start, next_progress = time.monotonic(), FIRST_PROGRESS
-        while self.messenger.unanswered and time.monotonic() < start + HAND_BACK_SECONDS:
+        served = (had_it if before == digest else set()) - {str(n) for n in self.have_more}
+
+        def taken() -> bool:
             for node, reply in self.messenger.replies():
                 # A node that did not answer the offer may still have rows to send.
                 answered = node in self.receipts and node not in self.have_more
                 if answered and reply.fields.get("head") == digest:
                     served.add(str(node))
-            if time.monotonic() - start >= next_progress:
-                next_progress += PROGRESS_SECONDS
-                log.info("waiting for %d nodes to take them", len(self.messenger.unanswered))
-            time.sleep(POLL_SECONDS / 2)
-        for node, receipts in self.receipts.items():
-            last = {receipt.task: receipt.code for receipt in receipts}
-            if Code.LOST in last.values():  # the server waits for an upload of this node
-                served.discard(str(node))
+            return not self.messenger.unanswered
+
+        wait_until(taken, HAND_BACK_SECONDS, POLL_SECONDS / 2, what="nodes to take them")
         with self.store.tolerating_a_full_disk("list of nodes that have the head"):
             self.store.database.set_served(digest, sorted(served))
         lacking = {str(n) for n in nodes} - served

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
@@ -26,6 +25,7 @@ from fedran.federation.protocol.class_counts import (
     gain,
 )
 from fedran.federation.protocol.limits import MAX_HEAD_BYTES, MAX_HEADS, POLL_SECONDS, TEST_SECONDS
+from fedran.federation.protocol.lockfile import wait_until
 from fedran.federation.protocol.messages import Question
 from fedran.federation.server.head.gate import Gain
 from fedran.federation.server.round.messenger import Incoming, Messenger
@@ -107,9 +107,8 @@ class SiteValidation:
         for node in self.nodes:
             self.messenger.send(node, Question.VALIDATE, fields, blobs, TEST_SECONDS)
         found: dict[str, dict[str, Report]] = {}
-        deadline = time.monotonic() + TEST_SECONDS
-        log.info("waiting for %d sites to test %d heads", len(self.nodes), len(blobs))
-        while self.messenger.unanswered and time.monotonic() < deadline:
+
+        def tested() -> bool:
             for node, reply in self.messenger.replies():
                 client = self.nodes.get(node, "")
                 try:
@@ -119,7 +118,10 @@ class SiteValidation:
                     log.warning("%s: no counts of a new head: %s", client, reason)
                 else:
                     found[client] = told
-            time.sleep(POLL_SECONDS)
+            return not self.messenger.unanswered
+
+        what = f"{len(self.nodes)} sites to test {len(blobs)} heads"
+        wait_until(tested, TEST_SECONDS, POLL_SECONDS, what=what)
         log.info("%d of %d sites tested %d heads", len(found), len(self.nodes), len(blobs))
         return found
 

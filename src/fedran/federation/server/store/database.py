@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,14 +116,6 @@ class Database(SqliteFile):
     def uploads(self) -> list[Upload]:
         """Accepted uploads in order of acceptance."""
         return self._entries(Upload, "uploads", "ORDER BY number")
-
-    def count(self) -> int:
-        """Number of accepted uploads."""
-        return int(self.query("SELECT count(*) FROM uploads")[0][0])
-
-    def envelopes(self) -> Iterator[bytes]:
-        """The envelopes of accepted uploads in order of acceptance, one at a time in memory."""
-        return (self.envelope(upload) for upload in self.uploads())
 
     def envelope(self, upload: Upload) -> bytes:
         """The bytes of an upload, verified."""

@@ -39,8 +39,6 @@ class Forgotten:
     """Secure sums that contained rows of the site."""
     heads: list[SolvedHead]
     """Heads that were solved with one of the removed uploads."""
-    record: str = ""
-    """Both as signed JSON."""
 
 
 def to_forget(database: Database, client: str, task: str | None, who: str) -> Forgotten:
@@ -59,12 +57,17 @@ def to_forget(database: Database, client: str, task: str | None, who: str) -> Fo
     return Forgotten(
         [Tombstone(*key, digest, now, who, numbers.get(key, 0)) for key, digest in digests.items()],
         [upload for upload in gone if not meant(upload.key)],
-        [
-            head
-            for head in database.heads()
-            if any(u.number <= head.last_upload and u.at <= head.at for u in gone)
-        ],
+        _heads_with(gone, database.heads()),
     )
+
+
+def _heads_with(uploads: list[Upload], heads: list[SolvedHead]) -> list[SolvedHead]:
+    """The heads that were solved with one of these uploads."""
+    return [
+        head
+        for head in heads
+        if any(u.number <= head.last_upload and u.at <= head.at for u in uploads)
+    ]
 
 
 def sign_record(federation: str, found: Forgotten, key: SiteKey, after: str | None = None) -> str:
@@ -89,7 +92,7 @@ def sign_revision(
 
     ``digest`` is that of the new upload. The first head after the time of the record contains it.
     """
-    with_it = [h for h in heads if old.number <= h.last_upload and old.at <= h.at]
+    with_it = _heads_with([old], heads)
     replaced = {"client": old.client, "task": old.task, "digest": old.digest, "by": digest}
     return _signed(key, federation, with_it, removed=[], replaced=replaced, at=time.time())
 

@@ -17,7 +17,6 @@ from fedran.core.errors import Refused
 from fedran.core.fingerprint import Fingerprint
 from fedran.core.labels import Label
 from fedran.core.private.noisy_sums import noisy_ridge
-from fedran.core.solve.calibration import Calibration
 from fedran.core.solve.head import Head
 from fedran.core.solve.kernel_ridge import ASKED, ASKED_RIDGE
 from fedran.core.solve.nystrom import sketch_ridge
@@ -49,21 +48,16 @@ from fedran.federation.server.store.forgetting import (
 )
 from fedran.federation.server.store.schema import Upload, class_rows
 from fedran.federation.server.store.state import State
-from fedran.wire.codec import encode
-from fedran.wire.validation import Header, plain_calibration
 
 log = logging.getLogger(__name__)
 
 VOUCHED, PINNED = "vouched", "pinned"
 """Facts in the database: what the owner decided about sites, and about the head."""
-CALIBRATIONS, MOST_NOTED = "calibrations", 50
-"""Fact in the database: digest of a head as it was solved -> what calibrates it. The newest ones,
-which `rollback` needs."""
 SERVER_KEY = "sums.key"
 """File in the server's folder with the key that signs secure sums."""
 RESTORED = "restored"
-"""Fact in the database after a backup was restored: sites that may have uploads which it lacks ->
-the tasks of these uploads, or None until the site has answered."""
+"""Fact in the database after a backup was restored: sites that may have uploads which it lacks.
+Such an upload opens its task."""
 
 
 @contextmanager
@@ -105,9 +99,7 @@ class Store:
         try:
             self.forgotten = {(t.client, t.task) for t in self.database.tombstones()}
             """Clients and tasks whose uploads were removed."""
-            self.restored: dict[str, list[str] | None] = json.loads(
-                self.database.fact(RESTORED) or "{}"
-            )
+            self.restored: list[str] = json.loads(self.database.fact(RESTORED) or "[]")
             self.state = State.load(settings, self.database)
         except BaseException:
             self.database.close()
@@ -173,8 +165,7 @@ class Store:
         A label cannot be left out of a secure sum, so the head has no such label at all.
         """
         if self.settings.privacy == "none":
-            found = self._solve_points(left_out, None, self.settings.support)
-            return None if found is None else self.calibrated(found)
+            return self._solve_points(left_out, None, self.settings.support)
         clients, state = {client for client, label in left_out if label is None}, self.served
         if clients:
             state = state.without({key for key in state.uploads if key[0] in clients})
@@ -186,7 +177,7 @@ class Store:
         if len(kept) < len(head.classes):
             classes = tuple(head.classes[i] for i in kept)
             head = replace(head, weights=head.weights[:, kept], classes=classes)
-        return self.calibrated(head)
+        return head
 
     def _solve_points(
         self, left_out: Collection[Part], ridge: float | None, most: int
@@ -198,28 +189,12 @@ class Store:
         weight = self.settings.class_weight
         return state.aggregator.solve(ridge, landmarks=most, class_weight=weight, left_out=left_out)
 
-    def calibrated(self, head: Head, found: Calibration | None = None) -> Head:
-        """The head with what was noted to calibrate it, if anything was; ``found`` is noted now.
-
-        A head that is solved again is then the same, bit for bit.
-        """
-        noted = json.loads(self.database.fact(CALIBRATIONS) or "{}")
-        if head.calibration is not None or (found is None and not noted):
-            return head
-        name = hashlib.sha256(encode(head)).hexdigest()
-        if found is not None:
-            noted = dict([*noted.items(), (name, plain_calibration(found))][-MOST_NOTED:])
-            with self.tolerating_a_full_disk(CALIBRATIONS):
-                self.database.set_fact(CALIBRATIONS, json.dumps(noted))
-        return replace(head, calibration=Header(noted).calibration(name), digest=None)
-
     def solved_from(self) -> str:
         """SHA-256 of all from which a head is solved."""
         uploads = sorted((*u.key, u.digest) for u in self.state.uploads.values())
-        known = [__version__, self.fingerprint.hash, self.settings.support, uploads]
-        known += [self.settings.trusted, self.settings.row_multiple, self.settings.classes]
-        known += [self.settings.class_weight]
-        known += [self.vouched, self.pinned, self.settings.validation]
+        names = ("support", "trusted", "row_multiple", "classes", "class_weight", "validation")
+        known = [__version__, self.fingerprint.hash, uploads, self.vouched, self.pinned]
+        known += [getattr(self.settings, name) for name in names]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
     @property
@@ -245,37 +220,12 @@ class Store:
         self.tasks = frozenset(tasks)
         return tasks
 
-    def note_lost(self, client: str, lost: Collection[str], *, more: bool) -> None:
-        """After a restored backup: note of which tasks a site will send its uploads again.
-
-        ``more``: what it was asked for before may still come. Tasks that the backup does not
-        contain are opened again. Once a site has sent everything, it opens no task any more.
-        """
-        if client not in self.restored:
-            return
-        for task in lost:
-            self._open_again(task)
-        had = {task for own, task in self.state.uploads if own == client}
-        left = sorted({*lost, *((self.restored[client] or ()) if more else ())} - had)
-        self.restored[client] = left
-        if not left:
-            del self.restored[client]
-        with self.tolerating_a_full_disk("list of missing uploads"):
-            self.database.set_fact(RESTORED, json.dumps(self.restored))
-
-    def missing_since_restore(self) -> dict[str, list[str]]:
-        """Sites of the roster and the tasks of which a restored server lacks their uploads.
-
-        The list is empty for a site that has not answered yet.
-        """
-        here = {c: tasks or [] for c, tasks in self.restored.items() if c in self.roster.clients}
-        return {c: [t for t in here[c] if (c, t) not in self.forgotten] for c in here}
-
-    def _open_again(self, task: str) -> None:
-        if self.tasks is not None and task not in self.tasks:
-            log.info("task %s is not in the restored backup; it is opened again", task)
-            self.database.set_task(task, "restored")
-            self.tasks = {*self.tasks, task}
+    def note_complete(self, client: str) -> None:
+        """Note that a site has sent all that a restored backup lacks. It opens no task any more."""
+        if client in self.restored:
+            self.restored.remove(client)
+            with self.tolerating_a_full_disk("list of sites with missing uploads"):
+                self.database.set_fact(RESTORED, json.dumps(self.restored))
 
     def receive(self, blob: bytes) -> Receipt:
         """Decide about one envelope. Every problem with it is answered by a receipt.
@@ -283,24 +233,21 @@ class Store:
         Only a failing disk raises (OSError): then nothing was accepted and nothing is acknowledged.
         """
         arrival = Arrival(blob)
-        receipt = self._decide(arrival)
+        try:
+            receipt = Receipt(self._check(arrival), *arrival.name)
+        except Refused as reason:
+            receipt = Receipt.refusal(reason, *arrival.name)
+        except OSError:
+            raise
+        except Exception:
+            log.exception("%s, %s: unexpected error while checking an upload", *arrival.name[:2])
+            told = "an error at the server; its log says more"
+            receipt = Receipt(Code.SERVER_ERROR, *arrival.name, told)
         if receipt.code == Code.ACCEPTED:
             self._commit(arrival, receipt)
         else:
             self.events.write("upload", **arrival.event(receipt))
         return receipt
-
-    def _decide(self, arrival: Arrival) -> Receipt:
-        """The decision of ``receive``. Nothing is written here."""
-        try:
-            return arrival.receipt(self._check(arrival))
-        except Refused as reason:
-            return Receipt.refusal(reason, *arrival.name)
-        except OSError:
-            raise
-        except Exception:
-            log.exception("%s, %s: unexpected error while checking an upload", *arrival.name[:2])
-            return arrival.receipt(Code.SERVER_ERROR, "an error at the server; its log says more")
 
     def _check(self, arrival: Arrival) -> Code:
         """Check an upload completely: its sender, what it is for, and its content."""
@@ -311,11 +258,13 @@ class Store:
             got = statement.federation
             raise UploadRefused(Code.WRONG_FEDERATION, "federation", federation, got)
         self.roster.check(statement, envelope.signature)
-        if statement.client in self.restored:
-            self._open_again(statement.task)
         if self.tasks is not None and statement.task not in self.tasks:
-            expected = "a task that this server opened"
-            raise UploadRefused(Code.UNKNOWN_TASK, "task", expected, statement.task)
+            if statement.client not in self.restored:
+                expected = "a task that this server opened"
+                raise UploadRefused(Code.UNKNOWN_TASK, "task", expected, statement.task)
+            log.info("task %s is not in the restored backup; it is opened again", statement.task)
+            self.database.set_task(statement.task, "restored")
+            self.tasks = {*self.tasks, statement.task}
         arrival.verified = True
         check_fingerprint(statement, self.fingerprint)
         if self.state.digest(statement.key) == statement.digest:
@@ -337,11 +286,9 @@ class Store:
         site again. ``key`` signs the record that is stored with the tombstones.
         """
         found = to_forget(self.database, client, task, who)
-        found = replace(found, record=sign_record(self.settings.federation, found, key))
         with self.database.transaction():
             self.database.forget(found.tombstones)
-            self.database.set_fact(CALIBRATIONS, "")  # rows of the site may be in it
-            self.database.add_record(found.record)
+            self.database.add_record(sign_record(self.settings.federation, found, key))
             self.database.set_outdated()
             count = len(found.tombstones)
             self.events.write_or_raise("forget", client=client, task=task, uploads=count)
@@ -359,7 +306,6 @@ class Store:
         with self.database.transaction():
             upload = self.database.add_upload(statement, message, arrival.blob)
             if replaced is not None:
-                self.database.set_fact(CALIBRATIONS, "")  # withdrawn rows may be in it
                 key = SiteKey.load_or_make(self.folder.parent / RECORD_KEY)
                 heads, federation = self.database.heads(), self.settings.federation
                 record = sign_revision(federation, replaced, upload.digest, heads, key)
@@ -399,10 +345,6 @@ class Arrival:
         """Client, task and digest, if the envelope could be opened."""
         said = self.envelope and self.envelope.statement
         return (*said.key, said.digest) if said else ("?", "?", "?")
-
-    def receipt(self, code: Code, reason: str = "") -> Receipt:
-        """The answer to it."""
-        return Receipt(code, *self.name, reason)
 
     def event(self, receipt: Receipt) -> dict[str, object]:
         """The fields of the upload in the event log."""
