@@ -49,10 +49,7 @@ WRONG = {
     ),
     "budget": (lambda: fedran.encode(summary, max_bytes="2 MB"), "max_bytes must be a positive"),
     "limits": (lambda: fedran.decode(b"", limits=2**20), "limits must be Limits, such as"),
-    "plan": (
-        lambda: fedran.plan(1000, out_features=None, n_classes=3),
-        "give in_features and rows, or out_features",
-    ),
+    "plan": (lambda: fedran.plan(1000, 64, 3, rows=0), "rows must be a positive integer"),
     "export": (lambda: fedran.to_onnx(clf), "head must be a Head, got FedRANClassifier"),
     "export, map": (lambda: fedran.to_onnx(head, Z), "phi must be a RandomFeatures, got ndarray"),
     "leak": (lambda: measure(fedran.encode(summary), Z, y, Z, y), "message must be a Points"),

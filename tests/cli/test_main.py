@@ -11,15 +11,18 @@ from fedran.cli.main import find_commands
 COMMANDS = find_commands()
 
 
+PLANNED = ("--classes", "2", "--in-features", "8", "--rows", "9")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["inspect", "nowhere.fedran"], "nowhere.fedran: no such file"),
         (["inspect", "."], "this is a folder"),
         (["plan", "--bugdet", "3"], "Did you mean '--budget'? (see"),
-        (["plan", "--out-features", "10", "--classes", "2"], "Missing option '--budget'"),
-        (["plan", "--out-features", "0", "--classes", "2", "--budget", "1"], "positive integer"),
-        (["plan", "--out-features", "8", "--classes", "2", "--budget", "x"], "such as 2000000"),
+        (["plan", *PLANNED], "Missing option '--budget'"),
+        (["plan", *PLANNED, "--min-group", "0", "--budget", "1"], "positive integer"),
+        (["plan", *PLANNED, "--budget", "x"], "such as 2000000"),
         (["nonsense"], "No such command"),
         (["inspct", "x"], "did you mean 'inspect'"),
         (["revise", "x"], "No such command 'revise' (did you mean 'federation revise'?)"),
