@@ -327,7 +327,7 @@ def task_of(work, sites, made, phi, processes=0):
         runs = database.sql.execute("SELECT received + sent FROM runs WHERE task = ?", [TASK])
         found["transport"] = sum(size for (size,) in runs)
     found["payload"] = sum(e["bytes"] for e in book if e["event"] == "upload")
-    assert done.state == "complete", done
+    assert done == "complete", done
     shutil.rmtree(folder)
     return found | vars(done) | watch.peaks
 

@@ -314,7 +314,7 @@ def task_cost(server: ServerPaths, places: list[SitePaths], task: str) -> str:
     start = time.perf_counter()
     done = run_task(server, task, say=print)
     seconds = time.perf_counter() - start
-    assert done.state == "complete", done
+    assert done == "complete", done
     time.sleep(3)  # programs take note of children that ended
     after = [used(place.folder) for place in places], used(server.folder)
     with closing(Database(server.state, read_only=True)) as database:
