@@ -1,7 +1,7 @@
 """What the server's gate does to honest sites, and to sites that lie.
 
-    FEDRAN_DATA=... python benchmarks/attacks.py     about two hours; writes results/attacks.md
-    python benchmarks/attacks.py --only digits   some minutes; prints rows of the tables
+    FEDRAN_DATA=... python benchmarks/attacks.py     about an hour; writes results/attacks.md
+    python benchmarks/attacks.py --only digits       some minutes; replaces the lines of digits
 
 Uploads are signed and go through the server's own admission, gate and solve, without sockets. The
 results page says what the columns mean.
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
+import re
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,22 +44,8 @@ ROWS = {"digits": 150, "cifar100-vit_ti16": 200, "cifar100-efficientnet_lite0": 
 TASKS = {"digits": 5, "cifar100-vit_ti16": 10, "cifar100-efficientnet_lite0": 10}
 TESTED = 40
 """Most test rows per class."""
-FINDINGS = """## What the tables show, and where it fails
-
-- No site was set aside in 720 honest rounds. That is no proof of one in 1,000: the test bounds the
-  chance under its assumption, and the rounds of one stream resemble each other.
-- One liar with points of ViT-Ti: the served head is within 0.1 points of the one without what it
-  lied about, with up to 100 times the rows, sent first or last. A single class that was called
-  another is not always named: there it did no harm. With EfficientNet it cost up to 0.5 points.
-- Digits have few points per site and class. At one site, flips cost up to 4.5 points without
-  validation rows (beta 0.5), and up to 8.1 with them, where only one of the classes is named. Two
-  liars cost up to 16.7 points, and up to 19.3 with validation rows and beta 0.1.
-- Two liars that agree are a majority where one or two other sites have a class. Twice a class of an
-  honest site was set aside beside them: digits, beta 0.1, and EfficientNet, beta 0.5, where the
-  liars stayed and 21.3 points were lost.
-- With five sites and beta 0.1, a quarter to a third of the classes waits, because one site alone
-  has them. Where liars are set aside that were the second one, more do."""
-"""What the tables show, for the page."""
+STREAMS = {"digits": 5}
+"""Streams of each kind; one where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +156,11 @@ def send(
     liars: Sequence[int] = (),
     *,
     first: bool = False,
+    without: Collection[str] = (),
 ) -> None:
-    """Send what all sites say about a task, liars last or first."""
+    """Send what all sites but some say about a task, liars last or first."""
     sites = sorted(range(world.setting.sites), key=lambda k: (k in liars) != first)
-    for site in sites:
+    for site in (k for k in sites if f"site-{k + 1}" not in without):
         honest = world.honest[site, task]
         points = forge(world, site, task) if forge and site in liars else honest
         if points is not None:
@@ -213,7 +201,7 @@ def honest_stream(setting: Setting, found: Streams) -> None:
             found.alarms += [f"{a['client']} {a['label']} ({a['reason']})" for a in alarms]
             waits = [(a["client"], a["label"]) for a in aside if a["waits"]]
             if alarms:
-                head = fedran.decode(blob)
+                head = fedran.decode(blob, fedran.Head)
                 every = store.solve(waits)
                 classes = every.classes if every else ()
                 loss = world.accuracy(every, classes) - world.accuracy(head, classes)
@@ -320,11 +308,38 @@ FEWER = (
     "two sites flip",
     "flips grow, rows up to x5",
 )
-"""Those that are measured on wide features."""
+"""Those that are measured on CIFAR-100."""
 
 
-def attack(world: World, forge: Forge, liars: Sequence[int], first: bool, check: bool) -> list[str]:
-    """The cells of a row: accuracies, who is named, and whether ``forget`` heals."""
+@dataclass
+class Attacked:
+    """What one kind of attack did to some streams."""
+
+    unguarded: list[float] = field(default_factory=list)
+    """Points that the head of every upload loses to the one without what was lied about ..."""
+    lost: list[float] = field(default_factory=list)
+    """... and that the served one loses."""
+    liars: int = 0
+    named: int = 0
+    """Liars of which something is set aside."""
+    innocent: int = 0
+    """Honest sites of which something is set aside."""
+    healed: list[bool] = field(default_factory=list)
+    """Whether ``forget`` of those named gave the head of a store that never saw them."""
+
+    def cells(self) -> str:
+        """The cells of a row."""
+        healed = f"{sum(self.healed)} of {len(self.healed)}" if self.healed else "-"
+        return (
+            f"{len(self.lost)} | {np.mean(self.unguarded):+.1f} | {np.mean(self.lost):+.1f} | "
+            f"{max(self.lost):+.1f} | {self.named} of {self.liars} | {self.innocent} | {healed} |"
+        )
+
+
+def attack(
+    world: World, forge: Forge, liars: Sequence[int], first: bool, check: bool, found: Attacked
+) -> None:
+    """Send a stream with liars, and add what the gate made of it."""
     T = len(world.tasks)
     lied = set().union(*(lies(world, forge, site) for site in liars))
     with world.store() as store:
@@ -334,38 +349,25 @@ def attack(world: World, forge: Forge, liars: Sequence[int], first: bool, check:
                 blob, _ = update_head(store, world.validation, f"task-{task + 1}")
         aside = judged(store)["set_aside"]
         waits = [(a["client"], a["label"]) for a in aside if a["waits"]]
-        named = [(a["client"], a["label"], a["evidence"]) for a in aside if not a["waits"]]
+        named = {a["client"] for a in aside if not a["waits"]}
         truth = store.solve([*waits, *lied])
-        every = store.solve(())
-        head = fedran.decode(blob) if blob else None
         classes = truth.classes if truth else ()
-        figures = [world.accuracy(h, classes) for h in (every, head, truth)]
-        told = Counter(
-            f"{c}{'' if label is None else f' class {label}'}: {e}" for c, label, e in named
-        )
-        healed = ""
+        head = fedran.decode(blob, fedran.Head) if blob else None
+        every, served, best = (world.accuracy(h, classes) for h in (store.solve(()), head, truth))
+        found.unguarded.append(best - every)
+        found.lost.append(best - served)
+        found.liars += len(liars)
+        found.named += len(named & {f"site-{k + 1}" for k in liars})
+        found.innocent += len(named - {f"site-{k + 1}" for k in liars})
         if check and named:
-            for client in {client for client, *_ in named}:
+            for client in sorted(named):
                 store.forget(client, None, "operator", SiteKey.generate())
             update_head(store, world.validation, "forget")
-            served = (store.folder / "head.fedran").read_bytes()
-            gone = {client for client, *_ in named}
+            healed = (store.folder / "head.fedran").read_bytes()
             with world.store() as other:
                 for task in range(T):
-                    for k in range(world.setting.sites):
-                        if f"site-{k + 1}" not in gone and world.honest[k, task] is not None:
-                            points = forge(world, k, task) if k in liars else world.honest[k, task]
-                            if points is not None:
-                                other.receive(world.envelope(k, task, points))
-                blob, _ = update_head(other, world.validation, "other")
-            healed = "yes" if served == blob else "NO"
-    waiting = len({label for _, label in waits})
-    honest = [c for c, *_ in named if int(c.split("-")[1]) - 1 not in liars]
-    shown = ", ".join(list(told)[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
-    if honest:
-        shown += " (HONEST: " + ", ".join(sorted(set(honest))) + ")"
-    cells = [f"{value:.1f}" for value in figures] + [f"{figures[2] - figures[1]:+.1f}"]
-    return [*cells, shown or "-", str(waiting), healed or "-"]
+                    send(world, other, task, forge, liars, without=named)
+                found.healed.append(healed == update_head(other, world.validation, "other")[0])
 
 
 def lies(world: World, forge: Forge, site: int) -> set[tuple[str, Any]]:
@@ -388,94 +390,68 @@ def same(a: Any, b: Any, label: Any) -> bool:
     )
 
 
-def honest_settings(name: str) -> Iterator[tuple[tuple[Any, ...], list[Setting]]]:
-    """Kinds of honest streams with their settings."""
-    streams = {"digits": 5, "cifar100-efficientnet_lite0": 1}.get(name, 2)
-    for beta in (0.1, 0.5):
-        for sites in (5, 20):
-            for noise in (0.0, 0.1):
-                tested = name == "digits" or (sites == 5 and streams > 1)
-                for rows in (0, 10, 20) if tested else (0,):
-                    key = name, beta, sites, noise, rows
-                    yield key, [Setting(*key, seed=seed) for seed in range(1, streams + 1)]
-
-
 HONEST = """| data | beta | sites | label noise | validation rows per class | streams | rounds | \
 false alarms | largest loss | classes that wait |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"""
-ATTACKED = """| data, beta | validation rows per class | attack | everything | served | \
-without the lies | lost | named | classes that wait | after `forget` |
-|---|---:|---|---:|---:|---:|---:|---|---:|---|"""
+ATTACKED = """| data | beta | validation rows per class | attack | streams | lost without the gate \
+| lost, mean | lost, most | liars named | honest sites named | `forget` heals |
+|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|"""
+
+
+def honest_rows(name: str, seeds: range) -> Iterator[str]:
+    """The lines of the table of honest sites."""
+    kinds = itertools.product((0.1, 0.5), (5, 20), (0.0, 0.1), (0, 20))
+    for beta, sites, noise, rows in kinds:
+        if name != "digits" and (rows or sites == 20):
+            continue
+        found = Streams()
+        for seed in seeds:
+            honest_stream(Setting(name, beta, sites, noise, rows, seed), found)
+        print(*found.alarms, sep="\n", end="", flush=True)
+        yield (
+            f"| {dataset_title(name)} | {beta} | {sites} | {noise:.0%} | {rows or '-'} | "
+            f"{len(seeds)} | {found.rounds} | {len(found.alarms)} | {found.worst:.1f} | "
+            f"{np.mean(found.waiting):.0%} |"
+        )
+
+
+def attacked_rows(name: str, seeds: range) -> Iterator[str]:
+    """The lines of the table of liars."""
+    for beta, rows in itertools.product((0.1, 0.5), (0, 20)):
+        if rows and name != "digits":
+            continue
+        worlds = [World(Setting(name, beta, 5, 0.0, rows, seed)) for seed in seeds]
+        for title, forge, liars, first in ATTACKS:
+            if name == "digits" or title in FEWER:
+                found = Attacked()
+                for world in worlds:
+                    check = name == "digits" or title == "flip"
+                    attack(world, forge, [4, 3][:liars], first, check, found)
+                shown = f"| {dataset_title(name)} | {beta} | {rows or '-'} | {title} | "
+                yield shown + found.cells()
 
 
 def main() -> None:
-    """Run everything and write the page, or print the rows of some parts."""
+    """Measure all or some data, and write their lines of the page."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=NAMES, nargs="*")
-    only = parser.parse_args().only
-    honest, attacked = list[str](), list[str]()
+    only, path = parser.parse_args().only, ROOT / "results" / "attacks.md"
     for name in only or NAMES:
-        title = dataset_title(name)
-        for (_, beta, sites, noise, rows), settings in honest_settings(name):
-            found = Streams()
-            for setting in settings:
-                honest_stream(setting, found)
-            honest.append(
-                f"| {title} | {beta} | {sites} | {noise:.0%} | {rows or '-'} | {len(settings)} | "
-                f"{found.rounds} | {len(found.alarms)} | {found.worst:.1f} | "
-                f"{np.mean(found.waiting):.0%} |"
-            )
-            print(honest[-1], *found.alarms, sep="\n", flush=True)
-        for beta in (0.1, 0.5):
-            for rows in (0, 20) if "efficientnet" not in name else (0,):
-                world = World(Setting(name, beta, 5, 0.0, rows, seed=1))
-                for attack_title, forge, liars, first in ATTACKS:
-                    if "efficientnet" in name and attack_title not in FEWER:
-                        continue
-                    check = name == "digits" or attack_title == "flip"
-                    cells = attack(world, forge, [4, 3][:liars], first, check)
-                    shown = f"| {title}, {beta} | {rows or '-'} | {attack_title} | "
-                    attacked.append(shown + " | ".join(cells) + " |")
-                    print(attacked[-1], flush=True)
-    if not only:
-        (ROOT / "results" / "attacks.md").write_text(page(honest, attacked))
-
-
-def page(honest: list[str], attacked: list[str]) -> str:
-    """The results page."""
-    rows = ", ".join(f"{dataset_title(name)} {n}" for name, n in ROWS.items())
-    return f"""# Sites that lie, and honest ones
-
-Made by `python benchmarks/attacks.py` on {datetime.date.today()}. Uploads go through the server's
-own admission, gate and solve. Training rows per class: {rows}. Digits in {TASKS["digits"]} tasks,
-the others in {TASKS["cifar100-vit_ti16"]}. Groups of 5 rows, {LANDMARKS} landmarks, default
-settings.
-
-## Honest sites
-
-- Rounds: heads that were judged. Every task of digits, and three of the ten tasks of the others.
-- False alarms: sites or classes that were set aside.
-- Largest loss: accuracy of the head of everything that does not wait, minus that of the served
-  one, in points.
-- Classes that wait: after the last task, because one site alone has them.
-
-{HONEST}
-{chr(10).join(honest)}
-
-## Liars
-
-One of five sites lies, or two. Accuracy on the test rows of the classes that do not wait, after the
-last task, in percent: of the head of every upload, of the served one, and of the one without what
-was lied about. Lost: points between the last two. Named: what is
-set aside, and by which evidence. After `forget`: whether the head of the store without the named
-sites is bit for bit that of a store that never saw them, and in service (`-`: not measured, or
-nobody is named).
-
-{ATTACKED}
-{chr(10).join(attacked)}
-
-{FINDINGS}
-"""
+        seeds, tables = range(1, STREAMS.get(name, 1) + 1), list[list[str]]()
+        for made in (honest_rows(name, seeds), attacked_rows(name, seeds)):
+            tables.append([])
+            for row in made:
+                print(row, flush=True)
+                tables[-1].append(row)
+        text = path.read_text()
+        for head, rows in zip((HONEST, ATTACKED), tables, strict=True):
+            before, after = text.split(head)
+            old, _, rest = after.partition("\n\n")
+            kept = [line for line in old.splitlines() if f"| {dataset_title(name)} |" not in line]
+            text = before + head + "\n".join([*(kept or [""]), *rows]) + "\n\n" + rest
+        measured = rf"^- {re.escape(dataset_title(name))}: .*$"
+        today = f"- {dataset_title(name)}: measured on {datetime.date.today()}."
+        path.write_text(re.sub(measured, today, text, flags=re.M))
 
 
 if __name__ == "__main__":

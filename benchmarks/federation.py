@@ -39,7 +39,7 @@ from fedran.federation.ops.services import start_federation, start_service, stop
 from fedran.federation.ops.tasks import run_task
 from fedran.federation.protocol.identity import SiteKey
 from fedran.federation.protocol.lockfile import lock_holder, wait_until
-from fedran.federation.protocol.messages import seal
+from fedran.federation.protocol.messages import Question, seal
 from fedran.federation.protocol.roster import Roster
 from fedran.federation.server.settings import ServerPaths, ServerSettings
 from fedran.federation.server.store.database import Database
@@ -60,6 +60,8 @@ PULL_SECONDS = 3.0
 """Between two questions of a SuperNode without work, as in Flower."""
 IDLE_SECONDS = 30.0
 """Without a task, in which the processor time of the SuperLink is measured."""
+QUESTIONS = {"train": Question.OFFER, "evaluate": Question.VALIDATE, "query": Question.RESULTS}
+"""By the types of Flower's messages."""
 START_SECONDS, RETRY_SECONDS = 0.15, 10.0
 """Between the starts of two sites, and until one that could not connect tries again."""
 
@@ -203,7 +205,7 @@ def fill(places, made, phi):
 def site_thread(address, place, number, ended):
     """One site: asks for messages as a SuperNode does, and answers by the code of a site."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-    from flwr.app import Context, RecordDict
+    from flwr.app import Message
     from flwr.supercore.inflatable.inflatable_object import (
         get_all_nested_objects,
         get_object_tree,
@@ -212,12 +214,12 @@ def site_thread(address, place, number, ended):
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
     from flwr.supernode.fleet_http_connection import http_request_response
 
-    from fedran.federation.flower.clientapp import app
+    from fedran.federation.flower.records import make_record, read_record
 
     key = load_ssh_private_key((place.folder / "node.key").read_bytes(), None)
     keys, certificate = (key, key.public_key()), str(place.folder / "ca.crt")
 
-    def answer(node, receive, send, _run, _app, pull, push, confirm):
+    def answer(_node, receive, send, _run, _app, pull, push, confirm):
         while not ended.is_set():
             if (found := receive()) is None:
                 ended.wait(PULL_SECONDS)
@@ -229,7 +231,9 @@ def site_thread(address, place, number, ended):
             whole.metadata.__dict__["_message_id"] = name
             confirm(run, name)
             start = time.monotonic()
-            reply = app(whole, Context(run, node, {"partition-id": number}, RecordDict(), {}))
+            kind = QUESTIONS[whole.metadata.message_type]
+            given = site_app.respond(kind, *read_record(whole.content), place.settings_file)
+            reply = Message(make_record(*given), reply_to=whole)
             reply.metadata.__dict__["_message_id"] = reply.object_id
             parts = get_all_nested_objects(reply)
             wanted, session = send(reply, get_object_tree(reply), time.monotonic() - start)
@@ -245,7 +249,6 @@ def site_thread(address, place, number, ended):
 
 def site_process(address, folder, numbers, ended):
     """Some of the sites of a folder, as threads."""
-    os.environ[site_app.VARIABLE] = str(folder)
     site_app.log_to = lambda _: None  # a log belongs to a process
     logging.disable(logging.WARNING)
     places = site_app_folders(folder)
@@ -329,7 +332,7 @@ def task_of(work, sites, made, phi, processes=0):
     found["payload"] = sum(e["bytes"] for e in book if e["event"] == "upload")
     assert done == "complete", done
     shutil.rmtree(folder)
-    return found | vars(done) | watch.peaks
+    return found | watch.peaks
 
 
 def registered(server):

@@ -13,7 +13,9 @@ import fedran
 from choose_points import federation
 from fedran.core.kernel import kernel
 from fedran.core.points import condense, join
-from fedran.core.solve.kernel_ridge import Labelled, LeftOut, others_say, solve_points
+from fedran.core.solve.kernel_ridge import Labelled, LeftOut, solve_points
+from fedran.core.solve.landmarks import LandmarkSolver
+from fedran.core.solve.landmarks import landmarks as make_landmarks
 from fedran_bench.results.result import dataset_title
 
 CASES = (
@@ -76,15 +78,16 @@ def main() -> None:
             compared(points, which, fixed, new),
             "|",
         )
-        sites = [np.flatnonzero(client == k) for k in range(CLIENTS)]
-        sites = [
-            s[np.isin(points.codes[s], points.codes[client != k])] for k, s in enumerate(sites)
-        ]
-        every = np.concatenate(sites)
-        fixed = others_say(points, client, head.ridge, landmarks or len(points)).scores[every]
-        new = np.concatenate(
-            [again(points, np.flatnonzero(client == k), landmarks, s) for k, s in enumerate(sites)]
-        )
+        support = make_landmarks(points, landmarks or len(points))
+        solver = LandmarkSolver.of(points, support, head.scale, head.ridge)
+        asked, held, anew = [], [], []
+        for k in range(CLIENTS):
+            mine = np.flatnonzero(client == k)
+            known = np.isin(points.codes[mine], points.codes[client != k])
+            asked.append(mine[known])
+            held.append(solver.without(points.take(mine), head.ridge)[known])
+            anew.append(again(points, mine, landmarks, mine[known]))
+        every, fixed, new = map(np.concatenate, (asked, held, anew))
         print(
             f"| | each of {CLIENTS} sites |", compared(points, every, fixed, new), "|", flush=True
         )

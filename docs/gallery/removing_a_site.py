@@ -67,11 +67,11 @@ print(f"all sites: 3 is {before[3]:.0f} % right, 8 is {before[8]:.0f} % right")
 
 # %%
 for name, opinions in everyone.what_others_say().items():
-    shares = {
-        label: 100 * (1 - o.wrong / o.asked) for label, o in opinions.items()
-    }
-    worst = sorted(shares, key=shares.get)[:2]
-    print(name, ", ".join(f"{d}: {shares[d]:.0f} % confirmed" for d in worst))
+    shares = {label: 100 * o.wrong / o.asked for label, o in opinions.items()}
+    worst = sorted(shares, key=shares.get, reverse=True)[:2]
+    print(
+        name, ", ".join(f"{d}: {shares[d]:.0f} % contradicted" for d in worst)
+    )
 
 # %% [markdown]
 # `solve_without` answers "what if this site were not there", without a new

@@ -116,7 +116,7 @@ class Stream:
 def make_stream(
     labels: NDArray[Any],
     *,
-    n_tasks: int,
+    n_tasks: int | None = None,
     n_clients: int | None = None,
     beta: float | None = None,
     seed: int,
@@ -126,6 +126,8 @@ def make_stream(
     arrival: str = "classes",
 ) -> Stream:
     """A class-incremental stream: shuffled classes are split into tasks, rows over clients.
+
+    Without ``n_tasks`` there are 5 tasks, or one per class where there are fewer classes.
 
     ``seed`` draws the class order. The same generator then partitions the rows, class by class in
     that order. A generator of its own draws which rows keep their label, each with probability
@@ -141,6 +143,8 @@ def make_stream(
     ([(2, 0), (1, 3)], 20)
     """
     classes = np.unique(labels)
+    if n_tasks is None:
+        n_tasks = min(len(classes), 5)
     if not 1 <= n_tasks <= len(classes):
         raise ValueError(
             f"n_tasks must lie in 1 .. {len(classes)}, the number of classes, got {n_tasks}"
@@ -203,9 +207,9 @@ def _partitioner(
     if name not in PARTITIONERS:
         raise ValueError(f"partitioner must be one of {', '.join(PARTITIONERS)}, got {name!r}")
     if n_clients is None or n_clients < 1:
-        raise ValueError(f"partitioner {name!r} needs n_clients of at least 1, got {n_clients}")
+        raise ValueError(f"partitioner {name!r} needs clients, at least 1, got {n_clients}")
     if name == "iid":
         return lambda rows, rng: iid(rows, n_clients, rng)
     if beta is None or not (np.isfinite(beta) and beta > 0):
-        raise ValueError(f"partitioner {name!r} needs a positive and finite beta, got {beta}")
+        raise ValueError(f"partitioner {name!r} needs beta, positive and finite, got {beta}")
     return lambda rows, rng: dirichlet(rows, n_clients, beta, rng)

@@ -28,33 +28,19 @@ def test_the_first_line_says_whether_every_row_fits(budget, fits, cli):
 
 
 def test_options_are_those_of_the_function(cli):
-    options = ("--min-group", "5", "--out-features", "4096")
+    options = ("--min-group", "5")
     found = planned(cli, "--budget", "300kB", *SITE, *options, "--value-bits", "1.8")
-    p = fedran.plan(
-        300_000, 1280, 20, 2000, min_group=5, out_features=4096, value_bits=1.8,
-    )  # fmt: skip
+    p = fedran.plan(300_000, 1280, 20, 2000, min_group=5, value_bits=1.8)
     assert all(getattr(p, name) == value for name, value in found.items())
     assert found["group_size"] >= 5
     _, out, _ = cli("plan", "--budget", "300kB", *SITE, *options)
     assert "rows per group, at least 5" in out
-    assert "the largest that fits" in out
-
-
-def test_a_rank_for_a_budget(cli):
-    sizes = ("--out-features", "8192", "--classes", "20")
-    found = planned(cli, "--budget", "1.5MiB", *sizes)
-    assert found["summary_upload"] <= 1.5 * 2**20
-    assert found["group_size"] is None
-    _, out, _ = cli("plan", "--budget", "1GB", *sizes, "--rows", "99")
-    assert "all that these rows have" in out
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--budget", "1kB", *SITE), "no message fits into 1kB"),
-        (("--budget", "9kB", "--classes", "20", "--out-features", "8192"), "no message fits"),
-        (("--budget", "1MB", "--classes", "20"), "give in_features and rows"),
         (("--budget", "1MB", *SITE[:4], "--rows", "60", "--min-group", "5"), "fewer than 5 rows"),
     ],
 )

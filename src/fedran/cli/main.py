@@ -53,7 +53,7 @@ OWN = {
         ),
     ),
     "plan": Command(
-        "Find the points for a byte budget, and the rank of a summary.",
+        "Find the points for a byte budget.",
         "fedran.cli.plan",
         ("fedran plan --budget 300kB --in-features 1280 --rows 2000 --classes 20",),
     ),

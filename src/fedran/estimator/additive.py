@@ -218,13 +218,15 @@ class AdditiveModel(BaseEstimator):  # type: ignore[misc]
         return np.concatenate([head.novelty(H) for _, H in self._mapped(X)])
 
     def _mapped(self, X: ArrayLike, exact: bool = False) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Blocks of the random features of rows to predict."""
+        """Blocks of the random features of rows to predict, in the dtype of the head's weights."""
         check_is_fitted(self)
         accept = "csr" if self.scaler_ is None else False
         rows = validate_data(
             self, X, reset=False, dtype=[np.float32, np.float64], accept_sparse=accept
         )
-        return self.phi_.blocks(standardized(rows, self.scaler_), BLOCK_BYTES, exact=exact)
+        dtype = self.head_.weights.dtype
+        for part, H in self.phi_.blocks(standardized(rows, self.scaler_), BLOCK_BYTES, exact=exact):
+            yield part, H.astype(dtype, copy=False)
 
     def __radd__(self: Model, other: object) -> Model:
         """Lets ``sum([a, b, c])`` start from 0."""

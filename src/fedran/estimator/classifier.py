@@ -259,7 +259,7 @@ class FedRANClassifier(ClassifierMixin, AdditiveModel):  # type: ignore[misc]
             return scores - 0.5
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.floating]:
         """Probabilities (n, C): softmax(scores / T), columns in the order of ``classes_``.
 
         Of indicators they are those of each label: sigmoid(2 (s - 1/2) / T).
@@ -271,7 +271,7 @@ class FedRANClassifier(ClassifierMixin, AdditiveModel):  # type: ignore[misc]
         head = self.head_
         if self._several:
             T = head.calibration.temperature if head.calibration else 1.0
-            return expit(2 * self.decision_function(X) / T).astype(np.float32)
+            return expit(2 * self.decision_function(X) / T)
         return np.concatenate([head.predict_proba(H) for _, H in self._mapped(X)])
 
     def calibrate(

@@ -1,21 +1,15 @@
-"""Sizes of messages before they exist: which points, and which rank of a summary, fit a budget."""
+"""Sizes of messages before they exist: which points fit a byte budget."""
 
 from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from fedran.core.errors import positive_integer, real_number
 from fedran.core.sums.aggregator import LANDMARKS
-from fedran.wire.codec import DEFAULT_BITS
-from fedran.wire.quantisation import allocate_sum_bits, check_bits
 
-HEADER = 1200
-"""Bytes of a typical header: accounts, a fingerprint of a dozen fields, framing."""
-PER_CLASS = 24
-"""Bytes per class: label, count, norm, bits."""
 VALUE_BITS = 2.25
 """Bits per value of prepared rows at step 1. Measured: 1.8 with EfficientNet-Lite0, 2.0 to 2.4 with
 ResNet-18, 2.3 to 2.5 with ViT-Ti and MiniLM. Normal columns have 2.1, and classes add to it."""
@@ -27,10 +21,6 @@ PER_GROUP = 2.75
 """Bytes per group: norm and count. Of single rows both are 1 and take nothing."""
 SHORT_HEADER, PER_LABEL = 750, 12
 """Bytes of the header of points and kernel heads, and of a class in it."""
-ROWS_PER_CLASS = 100
-"""Assumed rows per class at one client in one task where the caller does not know them."""
-SAVED_SUM_BITS = 2.0
-"""Bits per value that compression saves on class sums: most of their entries have the same sign."""
 FRONT = (
     *((1, 1.0), (1, 1.5), (1, 2.0), (2, 1.0), (2, 1.5), (3, 1.0), (3, 1.5)),
     *((5, 1.0), (5, 1.5), (8, 1.0)),
@@ -44,45 +34,36 @@ _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Points and summary for a budget, and costs per client and task. Sizes are in bytes."""
+    """Points for a budget, and costs per client and task. Sizes are in bytes."""
 
     budget: int
     group_size: int | None
-    """Of ``condense``. None: no points fit, or the columns or rows are not known."""
+    """Of ``condense``. None: no points fit."""
     step: float | None
-    """Of ``encode``, for points."""
+    """Of ``encode``."""
     upload: int | None
     """Bytes of these points, an estimate."""
-    all_rows: int | None
+    all_rows: int
     """Bytes of every row by itself at step 1, an estimate."""
-    rank: int | None
-    """The largest that fits. 0: no column fits beside the class sums, or every class has one row
-    only. None without ``out_features``."""
-    summary_upload: int | None
-    """Bytes of a summary of that rank, with labels of usual length, an estimate."""
     download: int
-    """Bytes of the head with all classes seen so far: one with as many landmarks as ``solve``
-    makes by default, or without points that fit, one over random features in float16."""
+    """Bytes of a head of these classes with as many landmarks as ``solve`` makes by default."""
 
     @property
     def all_rows_fit(self) -> bool:
         """Whether nothing has to be saved."""
-        return self.all_rows is not None and self.all_rows <= self.budget
+        return self.all_rows <= self.budget
 
 
 def plan(
     budget_bytes: int,
-    in_features: int | None = None,
-    n_classes: int | None = None,
-    rows: int | None = None,
+    in_features: int,
+    n_classes: int,
+    rows: int,
     *,
     min_group: int = 1,
-    out_features: int | None = None,
-    classes_seen: int | None = None,
-    bits: float = DEFAULT_BITS,
     value_bits: float = VALUE_BITS,
 ) -> Plan:
-    """Find the group size and the step of points for a byte budget, and the rank of a summary.
+    """Find the group size and the step of points for a byte budget.
 
     Parameters
     ----------
@@ -96,16 +77,10 @@ def plan(
         The labelled rows that one client holds in one task.
     min_group:
         As for ``condense``.
-    out_features:
-        M, the width of random features. With it, the rank of a summary that fits is planned too.
-    classes_seen:
-        All classes that the head knows (default: ``n_classes``).
-    bits:
-        Of summaries, as for ``encode``.
     value_bits:
-        Of points: bits per value of rows at step 1, as ``fedran inspect`` shows them for a message
-        of many single rows. The default suits most backbones and is high for features with many
-        zeros: EfficientNet-Lite0 has 1.8.
+        Bits per value of rows at step 1, as ``fedran inspect`` shows them for a message of many
+        single rows. The default suits most backbones and is high for features with many zeros:
+        EfficientNet-Lite0 has 1.8.
 
     Examples
     --------
@@ -113,54 +88,26 @@ def plan(
     >>> p = fedran.plan(budget_bytes=2_000_000, in_features=1280, n_classes=20, rows=2000)
     >>> p.all_rows_fit, p.group_size, p.step
     (True, 1, 1.0)
-    >>> p = fedran.plan(200_000, in_features=1280, n_classes=20, rows=2000, out_features=8192)
-    >>> p.group_size, p.step, p.upload <= 200_000, p.rank
-    (3, 1.5, True, 13)
+    >>> p = fedran.plan(200_000, in_features=1280, n_classes=20, rows=2000)
+    >>> p.group_size, p.step, p.upload <= 200_000
+    (3, 1.5, True)
     """
-    check_bits(bits)
     sizes = {
         "budget_bytes": budget_bytes,
         "in_features": in_features,
         "n_classes": n_classes,
         "rows": rows,
         "min_group": min_group,
-        "out_features": out_features,
-        "classes_seen": classes_seen,
     }
-    for name, size in sizes.items():
-        if size is not None or name in ("budget_bytes", "n_classes", "min_group"):
-            positive_integer(size, name)
+    for name, given in sizes.items():
+        positive_integer(given, name)
     if not 0 < real_number(value_bits, "value_bits") <= 16:
         raise ValueError(f"value_bits must lie in 0 .. 16, got {value_bits!r}")
-    if out_features is None and None in (in_features, rows):
-        raise ValueError("give in_features and rows, or out_features")
-    d, C, seen = in_features, n_classes, classes_seen or n_classes
-    assert C is not None
-    assert seen is not None
-    rank = summary = None
-    if out_features is not None:
-        rank = _largest_rank(budget_bytes, out_features, C, bits)
-        if rows is not None:  # rows minus their class means span no more directions
-            rank = min(rank, max(0, rows - C))
-        summary = upload_bytes(out_features, rank, C, bits)
-    chosen, every = None, None
-    if d is not None and rows is not None:
-        chosen = _first_that_fits(budget_bytes, d, rows, C, min_group, value_bits)
-        every = points_bytes(d, rows, C, value_bits=value_bits)
-    if d is not None and (chosen is not None or out_features is None):
-        download = kernel_head_bytes(d, seen, LANDMARKS)
-    else:
-        assert out_features is not None
-        download = head_bytes(out_features, seen)
-    group_size, step, upload = chosen or (None, None, None)
-    return Plan(budget_bytes, group_size, step, upload, every, rank, summary, download)
-
-
-def _largest_rank(budget: int, M: int, C: int, bits: float) -> int:
-    """The largest rank whose summary fits; 0 if none does. Bisection: sizes grow with the rank."""
-    sizes = range(M + 1)
-    fitting = bisect_right(sizes, budget, key=lambda r: upload_bytes(M, r, C, bits))
-    return max(0, fitting - 1)
+    d, C = in_features, n_classes
+    chosen = _first_that_fits(budget_bytes, d, rows, C, min_group, value_bits)
+    size, step, upload = chosen or (None, None, None)
+    every = points_bytes(d, rows, C, value_bits=value_bits)
+    return Plan(budget_bytes, size, step, upload, every, kernel_head_bytes(d, C, LANDMARKS))
 
 
 def _first_that_fits(
@@ -186,31 +133,6 @@ def _first_that_fits(
     larger = range(max(LARGE, min_group), max(rows, LARGE, min_group) + 1)
     found = bisect_left(larger, True, key=lambda size: need(size, COARSE) <= budget)
     return None if found == len(larger) else (larger[found], COARSE, need(larger[found], COARSE))
-
-
-def upload_bytes(
-    out_features: int,
-    rank: int,
-    n_classes: int,
-    bits: float = 5.0,
-    rows_per_class: int = ROWS_PER_CLASS,
-) -> int:
-    """About how many bytes the message of a summary takes.
-
-    The estimate assumes normal entries. Features of real backbones give smaller messages
-    (CIFAR-100: by a sixth), heavy-tailed features some percent larger ones. Sums of more rows get
-    more bits. Long labels add to the size. ``encode(..., max_bytes=...)`` guarantees a limit.
-    """
-    M, r, C = out_features, rank, n_classes
-    # 2^(b - 1) levels span the largest of M normal entries, in standard deviations (the usual
-    # extreme-value estimate), so that their entropy is b - 1 + log2(4.13 / largest) bits.
-    root = math.sqrt(2 * math.log(2 * max(M, 2)))
-    largest = root - (math.log(root**2 / 2) + math.log(4 * math.pi)) / (2 * root)
-    saved = 1.0 - math.log2(4.13 / max(largest, 1.0))
-    values = M * r * max(bits - saved, 1.0) / 8 + r
-    width = int(allocate_sum_bits((rows_per_class,), bits)[0])
-    sums = M * C * max(width - SAVED_SUM_BITS, 1.0) / 8
-    return int(values + sums) + 8 * r + PER_CLASS * C + HEADER
 
 
 def points_bytes(
@@ -252,11 +174,6 @@ def kernel_head_bytes(in_features: int, n_classes: int, landmarks: int) -> int:
     """About how many bytes a head with so many landmarks takes: landmarks, and float32 weights."""
     size = landmarks * (in_features * LANDMARK_BITS / 8 + 4 * n_classes)
     return int(size + PER_COLUMN * in_features) + PER_LABEL * n_classes + SHORT_HEADER
-
-
-def head_bytes(out_features: int, n_classes: int) -> int:
-    """Bytes of a head over random features."""
-    return 2 * out_features * n_classes + PER_CLASS * n_classes + HEADER
 
 
 def parse_bytes(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
 from fedran.cli.tables import print_numbers
 from fedran.data.catalogue import digits
@@ -73,19 +73,8 @@ def demo() -> None:
         f"[bold]FedRAN demo[/bold]: scikit-learn digits, {N_CLIENTS} clients, {N_TASKS} tasks of "
         f"2 classes, Dirichlet {BETA}"
     )
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
-        runs, results = demo_runs(), []
-        row = bar.add_task("starting", total=sum(prepared.steps for prepared in runs))
-        for prepared in runs:
-            bar.update(row, description=prepared.label)
-            results.append(run(prepared, progress=lambda _: bar.update(row, advance=1)))
+    runs = track(demo_runs(), "running six methods", console=console, transient=True)
+    results = [run(prepared) for prepared in runs]
     accuracies = [f"A_{t}" for t in range(1, N_TASKS)] + ["A_T", "A_avg"]
     print_numbers(
         console,
@@ -99,15 +88,6 @@ def demo() -> None:
                 f"{server_seconds(r):.3f}",
             ]
             for r in results
-        ],
-    )
-    console.print("\n[bold]What each client sent as points of every row[/bold], KiB")
-    print_numbers(
-        console,
-        ["task", *(f"client {k}" for k in range(N_CLIENTS))],
-        [
-            [str(t), *(f"{n / 1024:.1f}" for n in record.bytes_up)]
-            for t, record in enumerate(results[0].tasks, start=1)
         ],
     )
     console.print(NEXT)

@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 
+from fedran.cli.tables import named_values
 from fedran_bench.methods.registry import METHODS, make_method
 
-_CLAIMS = {
+CLAIMS = {
     "one_round": "one round per task",
     "order_free": "order-free",
     "partition_free": "partition-free",
@@ -48,42 +48,29 @@ def methods(
     console = Console(width=min(100, Console().width), highlight=False)
     if keys:
         for row in rows:
-            _show(console, row)
+            console.print(f"[bold]{row['key']}[/bold]  {escape(row['name'])}, {row['family']}")
+            claims = [short for name, short in CLAIMS.items() if row["claims"][name]]
+            settings = [f"{name} = {value!r}" for name, value in row["settings"].items()]
+            shown = {
+                "does": row["does"],
+                "claims": ", ".join(claims) or "none",
+                "sends": row["sends"],
+                "verified": row["verified"],
+                "settings": ", ".join(settings) or "none",
+            }
+            table = named_values((name, text) for name, text in shown.items() if text)
+            console.print(Padding(table, (0, 0, 0, 4)))
     else:
-        _list(console, rows)
+        width = max(len(row["key"]) for row in rows)
+        for family in dict.fromkeys(row["family"] for row in rows):
+            console.print(f"[bold]{escape(family)}[/bold]")
+            own = [r for r in rows if r["family"] == family]
+            table = named_values((r["key"].ljust(width), r["sends"]) for r in own)
+            console.print(Padding(table, (0, 0, 0, 2)))
         console.print(
             f"{FLAVOURS} {', '.join(r['key'] for r in rows if 'flavour' in r['settings'])}"
         )
     console.print(f"\n{NOTE if keys else NEXT}")
-
-
-def _list(console: Console, rows: list[dict[str, Any]]) -> None:
-    """One line per method below its family: the key, and what its clients send."""
-    for family in dict.fromkeys(row["family"] for row in rows):
-        console.print(f"[bold]{escape(family)}[/bold]")
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(min_width=max(len(row["key"]) for row in rows), no_wrap=True)
-        grid.add_column(style="dim", overflow="fold")
-        for row in rows:
-            if row["family"] == family:
-                grid.add_row(escape(row["key"]), escape(row["sends"]))
-        console.print(Padding(grid, (0, 0, 0, 2)))
-
-
-def _show(console: Console, row: dict[str, Any]) -> None:
-    claims = ", ".join(short for name, short in _CLAIMS.items() if row["claims"][name])
-    settings = ", ".join(f"{name} = {value!r}" for name, value in row["settings"].items())
-    console.print(f"[bold]{row['key']}[/bold]  {escape(row['name'])}, {row['family']}")
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(style="dim", min_width=8)
-    grid.add_column(overflow="fold")
-    if row["does"]:
-        grid.add_row("does", escape(row["does"]))
-    grid.add_row("claims", claims or "none")
-    grid.add_row("sends", escape(row["sends"]))
-    grid.add_row("verified", escape(row["verified"]))
-    grid.add_row("settings", escape(settings) or "none")
-    console.print(Padding(grid, (0, 0, 0, 4)))
 
 
 def describe_method(key: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedran.core.errors import MissingExtra, printable
-from fedran_bench.report.export import text_table, update_markdown
+from fedran_bench.report.export import export_tables, text_table, update_markdown
 from fedran_bench.report.figures import overview_svg
 from fedran_bench.report.pages import experiment_name, load_results, make_pages, make_report
 from fedran_bench.report.verdict import main_setting
@@ -31,6 +31,10 @@ def report(
     text: Annotated[
         bool, typer.Option("--text", help="Only print the tables; write no pages.")
     ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also write every table there, as CSV and LaTeX."),
+    ] = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -41,8 +45,9 @@ def report(
 ) -> None:
     """Print a verdict and the accuracies of all results in a folder, and write them as pages.
 
-    The pages are HTML and open offline: one per dataset, and one that compares them if there are
-    several. They need the extra 'bench'; the printed tables do not.
+    The pages are HTML and open offline: one per dataset, and one that compares
+    them if there are several. They need the extra 'bench'; the printed tables
+    and --export do not.
     """
     results = load_results(folder)
     name = name or experiment_name(results, folder.resolve().name)
@@ -57,6 +62,9 @@ def report(
             typer.echo(f"{printable(shown.title, 200)}\n")
         for table in (t for s in shown.sections for t in s.tables):
             typer.echo(f"{text_table(table.brief())}\n")
+    if export is not None:
+        number = counted(export_tables(pages, export), "table")
+        typer.echo(f"{export}\n  {number} as CSV and LaTeX")
     if page is not None:
         update_markdown(page, pages, results)
         drawing = overview_svg(*main_setting(groups(comparisons(results))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedran_bench.run.config import load_or_quick
-from fedran_bench.run.progress import PlainReporter
-from fedran_bench.run.sweep import DEFAULT_OUT, HOW_TO_CONTINUE, execute, list_runs
+from fedran_bench.results.grouping import counted
+from fedran_bench.run.config import load_config
+from fedran_bench.run.progress import Reporter
+from fedran_bench.run.sweep import execute, list_runs
 
 
 def at_least_one(number: int) -> int:
@@ -42,9 +43,9 @@ def run(
         str | None,
         typer.Option(metavar="COLUMN", help="The column of labels in a table; else label."),
     ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Folder for the results.")
-    ] = DEFAULT_OUT,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the results.")] = Path(
+        "runs"
+    ),
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,15 +72,15 @@ def run(
 
     After an interruption the same command continues.
 
-    Without a file, the stream has 5 tasks (fewer if there are fewer classes), 5 clients and beta
-    0.5; --set changes it.
+    Without a file, the stream has 5 tasks (fewer if there are fewer classes),
+    5 clients and beta 0.5; --set changes it.
 
     Every task prints a line, every run the time left.
     """
     overrides = list(overrides or [])
     if label is not None:
         overrides.append(f"label_column={json.dumps(label, ensure_ascii=False)}")
-    experiment = load_or_quick(config, method or [], dataset or [], overrides)
+    experiment = load_config(config, overrides, method or [], dataset or [])
     console = Console()
     if dry_run:
         lines, possible = list_runs(experiment, out, device)
@@ -88,11 +89,15 @@ def run(
         raise typer.Exit(0 if possible else 1)
     console.print(f"[bold]{escape(experiment.name)}[/bold]", highlight=False)
     try:
-        reporter = PlainReporter(sys.stdout)
-        outcome = execute(experiment, out, reporter, device=device, workers=workers)
+        outcome = execute(experiment, out, Reporter(), device=device, workers=workers)
     except KeyboardInterrupt:
-        console.print(f"Stopped: {HOW_TO_CONTINUE}.", highlight=False)
+        console.print("Stopped: the same command continues from here.", highlight=False)
         raise
-    console.print(escape(outcome.summary), highlight=False, soft_wrap=True)
+    done, skipped, failed = outcome.done, outcome.skipped, len(outcome.failed)
+    text = f"{counted(done, 'run')} done, {skipped} skipped, {failed} failed"
+    if done + skipped:
+        look = f"Look at them: fedran bench report {shlex.quote(str(out))}"
+        text = f"{text}. Results: {outcome.file}\n{look}"
+    console.print(escape(text), highlight=False, soft_wrap=True)
     if outcome.failed:
         raise typer.Exit(1)

@@ -1,18 +1,32 @@
-"""Tables as text for the terminal, and as Markdown. No matplotlib is needed."""
+"""Tables as text, Markdown, CSV and LaTeX. No matplotlib is needed."""
 
 from __future__ import annotations
 
+import csv
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedran.core.errors import printable
-from fedran_bench.report.pages import Page
+from fedran_bench.report.pages import Page, slug
 from fedran_bench.report.tables import Table, date_range
 from fedran_bench.results.grouping import comparisons
 from fedran_bench.results.result import Result, dataset_title
 
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "β": r"$\beta$",
+    "ε": r"$\varepsilon$",
+    "[": "{[}",  # at the start of a row it would be an argument of the line break before it
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+}
 FIRST_MARK, LAST_MARK = "<!-- made by fedran bench report -->", "<!-- end -->"
 
 
@@ -40,6 +54,48 @@ def text_table(table: Table) -> str:
         for line in lines
     ]
     return "\n".join([printable(table.title, 200), "", *aligned])
+
+
+def export_tables(pages: Sequence[Page], folder: Path) -> int:
+    """Write every table as ``PAGE-NUMBER-TITLE.csv`` and ``.tex``; return the number of tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbered = [
+        (slug(page.slug, number, table.title)[:100], table)
+        for page in pages
+        for number, table in enumerate((t for s in page.sections for t in s.tables + s.folded), 1)
+    ]
+    for name, table in numbered:
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(c.text for c in table.columns)
+            writer.writerows([cell.text for cell in row] for row in table.rows)
+        (folder / f"{name}.tex").write_text(latex_table(table), encoding="utf-8")
+    return len(numbered)
+
+
+def latex_table(table: Table) -> str:
+    """A ``tabular`` with rules of the package booktabs. Title and note are comments."""
+
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join(cells) + r" \\"
+
+    marks = {"": "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
+    shape = "".join("r" if column.numeric else "l" for column in table.columns)
+    lines = [f"% {printable(text, 4000)}" for text in (table.title, table.note) if text]
+    lines += [rf"\begin{{tabular}}{{{shape}}}", r"\toprule"]
+    lines += [line(_latex(c.text) for c in table.columns), r"\midrule"]
+    lines += [line(marks[c.mark].format(_latex(c.text)) for c in row) for row in table.rows]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _latex(foreign: str) -> str:
+    r"""Text in which nothing is a command. Letters that pdfLaTeX may lack become question marks.
+
+    >>> print(_latex("A_T: 76.5 ± 0.1 %"))
+    A\_T: 76.5 $\pm$ 0.1 \%
+    """
+    shown = printable(foreign, 4000)
+    return "".join(LATEX.get(c, c if c.isascii() or "À" <= c <= "ÿ" else "?") for c in shown)
 
 
 def update_markdown(file: Path, pages: Sequence[Page], results: Sequence[Result]) -> None:

@@ -35,7 +35,7 @@ from fedran_bench.report.verdict import (
     quoted,
     role,
 )
-from fedran_bench.results.grouping import Group, Setting, line_of, on_images
+from fedran_bench.results.grouping import Group, Setting, line_of, training
 from fedran_bench.results.result import DEFAULT_STUDY
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def charts(setting: Setting, found: Sequence[Group], name: str) -> list[Chart]:
     if setting.tasks > 1:
         drawn = _one_size(found)
         curves = {g.name: np.mean([r.A for r in g.results], axis=0) for g in drawn}
-        names = [g.name for g in drawn if not on_images(g.first)] or list(curves)
+        names = [g.name for g in drawn if training(g.first) != "network"] or list(curves)
         floor = min(curves[name].min() for name in names) - 2.0
         caption = "Accuracy on all classes seen so far, after each task. Mean over seeds."
         if any(curve.max() < floor for curve in curves.values()):
@@ -246,7 +246,8 @@ def _one_size(found: Sequence[Group]) -> list[Group]:
 
 def _floor(found: Sequence[Group]) -> float:
     """The vertical axis shows all methods but the networks that training made much worse."""
-    shown = [g.A_T.mean for g in found if not on_images(g.first)] or [g.A_T.mean for g in found]
+    frozen = [g for g in found if training(g.first) != "network"]
+    shown = [g.A_T.mean for g in frozen or found]
     return min(shown) - 0.1 * max(1.0, max(shown) - min(shown))
 
 

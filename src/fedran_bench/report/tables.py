@@ -19,26 +19,23 @@ from fedran_bench.results.grouping import (
     formula_upload,
     groups,
     is_fine_tuned,
-    is_head,
     is_ours,
-    is_prompted,
     max_download,
-    on_images,
     row_order,
     task_seconds,
+    training,
 )
-from fedran_bench.results.result import Result
+from fedran_bench.results.result import Result, dataset_title
 
 MIB = 2**20
 NOTHING = "-"
 COMPARED = {"fedran-points": "FedRAN-points", "fedran": "FedRAN", "fedran-paper": "FedRAN-paper"}
 """Columns of the table of all comparisons, before the best other method."""
-REMARKS = (
-    (is_head, "(head): a linear head trained on the same frozen features as FedRAN."),
-    (on_images, "(from scratch): a network trained from random weights on the images."),
-    (is_prompted, "Prompt and LoRA methods train a few tensors of the same frozen ViT."),
-    (is_fine_tuned, "(fine-tuned in task 0): adapters trained first; their bytes and time count."),
-)
+REMARKS = {
+    "head": "(head): a linear head trained on the same frozen features as FedRAN.",
+    "network": "(from scratch): a network trained from random weights on the images.",
+    "prompts": "Prompt and LoRA methods train a few tensors of the same frozen ViT.",
+}
 """What the marks behind the names of methods mean."""
 
 
@@ -114,7 +111,7 @@ def method_table(found: Sequence[Group], title: str) -> Table:
     ]
     rows = []
     for g in found:
-        paper = None if is_head(g.first) else printed_for(g.setting)
+        paper = None if training(g.first) == "head" else printed_for(g.setting)
         first, last = marks[g.setting][g.name]
         formula = g.stat(formula_upload)
         drift = g.stat(lambda r: max(r.drift, default=None))
@@ -154,7 +151,8 @@ def comparison_table(results: Iterable[Result]) -> Table:
         if keys and not any(ours):
             continue
         best = strongest(g for g in found if g.competes and not is_ours(g))
-        row = [Cell(setting.title + (", network fine-tuned in task 0" if tuned else ""))]
+        stage = ", network fine-tuned in task 0" if tuned else ""
+        row = [Cell(f"{dataset_title(setting.dataset)}: {setting.frame}{stage}")]
         for key, g in zip(keys, ours, strict=True):
             least = f"; {g.params.get('min_group')}" if g and key == "fedran-points" else ""
             row.append(Cell(f"{g.A_T.mean:.2f} ({mib(g.upload)}{least})" if g else NOTHING))
@@ -322,7 +320,10 @@ def _note(found: Sequence[Group], headings: set[str]) -> str:
         )
     if any(not g.competes for g in found):
         parts.append("Methods that need all rows in one place come last and are not ranked.")
-    parts += [remark for applies, remark in REMARKS if any(map(applies, results))]
+    trained = {training(r) for r in results}
+    parts += [remark for what, remark in REMARKS.items() if what in trained]
+    if any(map(is_fine_tuned, results)):
+        parts.append("(fine-tuned in task 0): adapters trained first; their bytes and time count.")
     return " ".join(parts)
 
 

@@ -14,10 +14,8 @@ from fedran_bench.results.grouping import (
     counted,
     groups,
     is_fine_tuned,
-    is_head,
     is_ours,
-    is_prompted,
-    is_trained,
+    training,
 )
 from fedran_bench.results.result import DEFAULT_STUDY, Result, dataset_title
 
@@ -50,9 +48,8 @@ def role(g: Group) -> str:
         if is_fine_tuned(g.first):
             return TUNED if g.key in MESSAGES else ""
         return {**MESSAGES, "fedran-paper": PAPER}.get(g.key, "")
-    if not is_trained(g.first):
-        return "" if is_fine_tuned(g.first) else ANALYTIC
-    return HEAD if is_head(g.first) else PROMPTS if is_prompted(g.first) else NETWORK
+    analytic = "" if is_fine_tuned(g.first) else ANALYTIC
+    return {"": analytic, "head": HEAD, "prompts": PROMPTS, "network": NETWORK}[training(g.first)]
 
 
 def leaders(found: Iterable[Group]) -> dict[str, Group]:
@@ -147,7 +144,7 @@ def verdict(found: Sequence[Group]) -> list[str]:
         # A method on a fine-tuned network is compared with ours on such a network.
         peer = lead.get(TUNED, base) if is_fine_tuned(best.first) else base
         lines.append(f"The best other method, {best.name}: {_beside(best, peer)}.")
-    learned = strongest(g for g in rivals if is_trained(g.first))
+    learned = strongest(g for g in rivals if training(g.first))
     if learned is not None and learned is not best:
         lines.append(f"The best method that trains, {learned.name}: {_beside(learned, base)}.")
     if POOLED in lead:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from fedran_bench.results.result import ABLATIONS, Result, dataset_title
+from fedran_bench.results.result import ABLATIONS, Result
 
 _ACCOMPANYING = ("training", "runtime", "speedup")
 """Studies in which a method may run for another purpose than its accuracy; best first."""
@@ -77,11 +77,6 @@ class Setting:
         skew = "" if self.beta is None else f", β = {self.beta:g}"
         sizes = f"{counted(self.tasks, 'task')}, {counted(self.clients, 'client')}"
         return f"{sizes}{ARRIVALS[self.arrival]}, {self.partitioner} split{labels}{skew}"
-
-    @property
-    def title(self) -> str:
-        """The title of the dataset, and the settings as text."""
-        return f"{dataset_title(self.dataset)}: {self.frame}"
 
 
 @dataclass(frozen=True)
@@ -190,7 +185,8 @@ def groups(results: Iterable[Result]) -> list[Group]:
     """
     found: dict[tuple[Setting, str], dict[str, Result]] = {}
     for r in results:
-        repeats, seeds = (Setting.of(r), _identity(r)), _as_text(r.seeds)
+        repeats = Setting.of(r), _as_text([r.key, r.label, r.params])
+        seeds = _as_text(r.seeds)
         runs = found.setdefault(repeats, {})
         if seeds not in runs or runs[seeds].date <= r.date:
             runs[seeds] = r
@@ -227,20 +223,13 @@ def row_order(g: Group) -> int:
     """Order of rows: ours, other analytic methods, heads, prompts, networks, those not ranked."""
     if not g.competes:
         return 5
-    if not is_trained(g.first):
-        return 0 if is_ours(g) else 1
-    return 2 if is_head(g.first) else 3 if is_prompted(g.first) else 4
+    return 0 if is_ours(g) else 1 + ("", "head", "prompts", "network").index(training(g.first))
 
 
 def line_of(g: Group, *sizes: str) -> str:
     """Equal for the groups of one method that differ only in the named settings."""
     kept = {name: value for name, value in g.params.items() if name not in sizes}
     return _as_text([g.key, kept])
-
-
-def _identity(result: Result) -> str:
-    """Equal for repeats of one method."""
-    return _as_text([result.key, result.label, result.params])
 
 
 def _as_text(settings: object) -> str:
@@ -288,29 +277,20 @@ PROMPTED = frozenset({"fed-dualprompt", "fed-codaprompt", "fed-cprompt", "pilora
 """Methods that train prompts or LoRA matrices of a frozen ViT, and a classifier on it."""
 
 
-def is_trained(result: Result) -> bool:
-    """Whether the model was trained with gradients."""
-    return result.family == "trained"
-
-
-def is_head(result: Result) -> bool:
-    """Whether only a linear head was trained, on frozen features."""
-    return is_trained(result) and result.params.get("network") == "head"
-
-
-def is_prompted(result: Result) -> bool:
-    """Whether a few tensors of a frozen ViT were trained."""
-    return is_trained(result) and result.key in PROMPTED
+def training(result: Result) -> Literal["", "head", "prompts", "network"]:
+    """What was trained: a linear head on frozen features, prompts or LoRA matrices of a frozen ViT,
+    or a whole network on images. Empty for methods without gradients.
+    """
+    if result.family != "trained":
+        return ""
+    if result.params.get("network") == "head":
+        return "head"
+    return "prompts" if result.key in PROMPTED else "network"
 
 
 def is_fine_tuned(result: Result) -> bool:
     """Whether an analytic method ran on a network that was fine-tuned in task 0."""
     return "task0" in result.params
-
-
-def on_images(result: Result) -> bool:
-    """Whether a whole network was trained on images."""
-    return is_trained(result) and not is_head(result) and not is_prompted(result)
 
 
 def forgetting(result: Result) -> float | None:

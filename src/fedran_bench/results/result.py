@@ -77,10 +77,6 @@ class TaskRecord:
     """Bytes of an upload by the formula of the method's paper."""
     peak_rss: int | None = None
     """Largest resident memory of the run's process by the end of this task, in bytes."""
-    f: float | None = None
-    """Share of the feature energy cut before the solve."""
-    lam: float | None = None
-    """The ridge parameter of the solve."""
     label_rate: list[float | None] | None = None
     """Share of the rows that have a label; None for a client without rows."""
     accepted: list[float | None] | None = None
@@ -112,10 +108,6 @@ class Result:
     """acc[t][j]: accuracy on the classes of task j after task t, in 0 .. 1."""
     test_rows: list[int]
     """Test rows of each task's classes."""
-    class_right: list[list[int]]
-    """After task t: correctly classified test rows of every class seen, in the stream's order."""
-    class_rows: list[int]
-    """Test rows of every class, in the stream's order."""
     classes: list[Label]
     """Every class, in the stream's order."""
     tasks: list[TaskRecord]
@@ -136,8 +128,6 @@ class Result:
     drift: list[float] = field(default_factory=list)
     """Feature drift on the reference rows (client 1, task 2), after task 2 and every later one,
     where the extractor is trained; empty where it is frozen."""
-    reference_acc: list[float] = field(default_factory=list)
-    """Accuracy on the same reference rows after the same tasks, in 0 .. 1, for every method."""
     versions: dict[str, str] = field(default_factory=lambda: library_versions())
     schema: int = SCHEMA
 
@@ -172,7 +162,6 @@ class Result:
         """One line of JSON. ``run_id``, ``A_avg`` and ``A_T`` are there for readers of the file."""
         shown = {"A_avg": round(self.A_avg, 4), "A_T": round(self.A_T, 4)}
         values = {"run_id": self.run_id, **shown, **asdict(self)}
-        values["tasks"] = [record_fields(t) for t in self.tasks]
         return json.dumps(values, sort_keys=True, allow_nan=False)
 
     @classmethod
@@ -186,7 +175,10 @@ class Result:
                     "configuration again"
                 )
             require_study(values["study"])
-            values["tasks"] = [read_record(t) for t in values["tasks"]]
+            values["tasks"] = [
+                TaskRecord(**_known(TaskRecord, {**t, "seconds": Seconds(**t["seconds"])}))
+                for t in values["tasks"]
+            ]
             return cls(**_known(cls, values))
         except (KeyError, TypeError, AttributeError) as reason:
             raise ValueError(f"not a line of results: {reason}") from None
@@ -238,19 +230,6 @@ def code_hash() -> str:
     return sha.hexdigest()[:8]
 
 
-def record_fields(record: TaskRecord) -> dict[str, Any]:
-    """A record as plain values. The ridge parameter has the name ``lambda`` there."""
-    values = asdict(record)
-    values["lambda"] = values.pop("lam")
-    return values
-
-
-def read_record(given: Mapping[str, Any]) -> TaskRecord:
-    """Inverse of ``record_fields``."""
-    values = {**given, "lam": given["lambda"], "seconds": Seconds(**given["seconds"])}
-    return TaskRecord(**_known(TaskRecord, values))
-
-
 def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a class, without those that are computed or that earlier versions had."""
     return {f.name: values[f.name] for f in fields(kind) if f.name in values}
@@ -273,11 +252,11 @@ def finished(file: Path, repair: bool = True) -> dict[str, Result]:
     """
     if not file.exists():
         return {}
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-        if repair:
-            write_atomically(file, "".join(lines).encode())
+    text = file.read_text(encoding="utf-8")
+    whole, _, cut = text.rpartition("\n")
+    if cut and repair:
+        write_atomically(file, text.removesuffix(cut).encode())
+    lines = whole.split("\n") if whole else []
     found = _parse(file, lines, advice="; move the file away to start anew")
     return {result.run_id: result for result in found}
 

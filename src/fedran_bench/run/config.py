@@ -18,8 +18,6 @@ from fedran_bench.methods.registry import METHODS, make_method, settings
 from fedran_bench.results.result import DEFAULT_STUDY, require_study
 
 LARGEST_SWEEP = 100_000
-QUICK_STREAM = {"clients": 5, "beta": 0.5}
-"""The stream of a run without a configuration file."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,6 @@ class StreamSettings(Settings):
     apart."""
     seed: int = 1993
     """Seed of the class order, of the partition and of the choice of labelled rows."""
-
-
-@dataclass(frozen=True)
-class RunSettings(Settings):
-    """The table ``[run]``. ``projection_seed`` may be a list."""
-
-    projection_seed: int = 0
-    """Seed of the random features."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +78,6 @@ class ConfigurationFile(Settings):
     """The column of labels in every table among the datasets. All other columns are features."""
     stream: dict[str, Any] = field(default_factory=dict)
     """The table ``[stream]``."""
-    run: dict[str, Any] = field(default_factory=dict)
-    """The table ``[run]``."""
 
 
 @dataclass(frozen=True)
@@ -124,29 +112,54 @@ class Experiment:
     methods: tuple[MethodChoice, ...]
     label_column: str = LABEL
     """The column of labels in tables."""
-    projection_seeds: tuple[int, ...] = (0,)
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read a TOML file, apply ``key=value`` overrides and validate the result.
+def load_config(
+    path: str | Path | None,
+    overrides: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+) -> Experiment:
+    """The experiment of a TOML file, or without one of methods and datasets on a usual stream.
 
-    The name of the experiment then says what was changed, unless an override sets the name too.
+    ``key=value`` overrides are applied. The name of a file's experiment then says what was changed,
+    unless an override sets the name too.
     """
+    options = [*(("--method", key) for key in methods), *(("--dataset", d) for d in datasets)]
+    options += [("--set", text) for text in overrides]
+    arguments = tuple(part for option in options for part in option)
+    if path is None:
+        absent = [o for o, v in (("--method", methods), ("--dataset", datasets)) if not v]
+        if absent:
+            raise ValueError(f"without CONFIG.toml, {' and '.join(absent)} must be given")
+        fields: dict[str, Any] = {
+            "name": f"{', '.join(methods)} on {', '.join(map(dataset_name, datasets))}",
+            "dataset": list(datasets),
+            "stream": {"clients": 5, "beta": 0.5},
+            "method": [{"key": key} for key in methods],
+        }
+        for text in overrides:
+            override(fields, text)
+        return parse_config(fields, "", arguments)
+    if methods or datasets:
+        raise ValueError(
+            f"{path} lists methods and datasets itself: use --set methods=... and --set "
+            "dataset=... instead of --method and --dataset"
+        )
     path = Path(path)
     fields = read_toml(path, "a configuration")
-    try:
-        source = path.resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        source = path.name  # results are read on other machines, where a full path says nothing
     own_name = fields.get("name")
     for text in overrides:
         override(fields, text)
     if overrides and fields.get("name") == own_name:
         changes = "; ".join(text.strip() for text in overrides)
         fields["name"] = f"{own_name or path.stem} ({changes})"
-    arguments = (source, *(part for text in overrides for part in ("--set", text)))
     try:
-        return parse_config(fields, source, arguments)
+        source = path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        source = path.name  # results are read on other machines, where a full path says nothing
+    try:
+        return parse_config(fields, source, (source, *arguments))
     except ValueError as reason:
         raise ValueError(f"{path}: {reason}") from None
 
@@ -161,33 +174,6 @@ def dataset_name(dataset: str) -> str:
     return path.stem if path.suffix == ".npz" or is_table(path) else path.name
 
 
-def load_or_quick(
-    path: Path | None, methods: Sequence[str], datasets: Sequence[str], overrides: Sequence[str]
-) -> Experiment:
-    """The experiment of a command: its file, or its methods and datasets on ``QUICK_STREAM``."""
-    if path is not None:
-        if methods or datasets:
-            raise ValueError(
-                f"{path} lists methods and datasets itself: use --set methods=... and --set "
-                "dataset=... instead of --method and --dataset"
-            )
-        return load_config(path, overrides)
-    if not methods or not datasets:
-        absent = "--method" if datasets else "--dataset" if methods else "--method and --dataset"
-        raise ValueError(f"without CONFIG.toml, {absent} must be given")
-    fields = {
-        "name": f"{', '.join(methods)} on {', '.join(map(dataset_name, datasets))}",
-        "dataset": list(datasets),
-        "stream": dict(QUICK_STREAM),
-        "method": [{"key": key} for key in methods],
-    }
-    for text in overrides:
-        override(fields, text)
-    given = [("--method", m) for m in methods] + [("--dataset", d) for d in datasets]
-    given += [("--set", text) for text in overrides]
-    return parse_config(fields, "", tuple(part for pair in given for part in pair))
-
-
 def parse_config(
     fields: Mapping[str, Any], source: str = "", arguments: tuple[str, ...] | None = None
 ) -> Experiment:
@@ -196,12 +182,13 @@ def parse_config(
     top = check_table(ConfigurationFile, fields, "the configuration")
     study = top.get("study", DEFAULT_STUDY)
     require_study(study)
-    streams = tuple(_streams(top.get("stream", {})))
+    stream = check_table(StreamSettings, top.get("stream", {}), "[stream]", "stream.", lists=True)
+    usual = {"tasks": None, "seed": 1993, "partitioner": "dirichlet"}
+    streams = tuple(_combinations({**usual, **stream}))
     methods = tuple(_methods(top["method"]))
     if not any(choice.runs_on(s) for choice in methods for s in streams):
         only = "; ".join(f"{choice.key}: {dict(choice.only)}" for choice in methods)
         raise ValueError(f"no method runs on this stream. Their tables `only` say: {only}")
-    run = check_table(RunSettings, top.get("run", {}), "[run]", "run.", lists=True)
     datasets = _as_list(top["dataset"])
     if not datasets:
         raise ValueError("dataset is an empty list; give at least one value")
@@ -216,18 +203,7 @@ def parse_config(
         streams=streams,
         methods=methods,
         label_column=top.get("label_column", LABEL),
-        projection_seeds=tuple(_as_list(run.get("projection_seed", 0))),
     )
-
-
-def _streams(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    stream = check_table(StreamSettings, table, "[stream]", "stream.", lists=True)
-    partitioners = _as_list(stream.get("partitioner", "dirichlet"))
-    for name, not_needed_by in (("clients", ("natural",)), ("beta", ("natural", "iid"))):
-        needed_by = [p for p in partitioners if p not in not_needed_by]
-        if stream.get(name) is None and needed_by:
-            raise ValueError(f"[stream] needs the setting {name!r} for partitioner {needed_by[0]}")
-    return list(_combinations({"tasks": None, "seed": 1993, **stream, "partitioner": partitioners}))
 
 
 def _methods(tables: Sequence[Mapping[str, Any]]) -> Iterable[MethodChoice]:
@@ -285,59 +261,32 @@ def override(fields: dict[str, Any], text: str) -> None:
         raise ValueError(f"--set expects key=value, got {printable(text)!r}")
     methods = _method_tables(fields)
     if key == "methods":
-        fields["method"] = _chosen(methods, [k.strip() for k in raw.split(",")])
+        listed = list(dict.fromkeys(str(table.get("key")) for table in methods))
+        chosen = [part.strip() for part in raw.split(",")]
+        for absent in (k for k in chosen if k not in listed):
+            raise ValueError(
+                f"--set methods: the file lists no method {absent!r}{nearest(absent, listed)}; it "
+                f"lists {', '.join(listed)}"
+            )
+        fields["method"] = [table for table in methods if table.get("key") in chosen]
         return
     try:
         value = tomllib.loads(f"v = {raw}")["v"]
     except (tomllib.TOMLDecodeError, RecursionError):
         value = raw
-    table, dot, name = key.partition(".")
-    if not dot:
-        _require_no_table(methods, key, text)
-        fields[key] = value
-    elif table == "method":
-        _set_in_methods(methods, name, value)
+    where, _, name = key.rpartition(".")
+    if where in ("", "stream") and name in hints(StreamSettings if where else ConfigurationFile):
+        tables = [fields.setdefault(where, {}) if where else fields]
+    elif where == "method":
+        tables = [table for table in methods if name in _settings_of(table)]
     else:
-        target = fields.setdefault(table, {})
-        if not isinstance(target, dict):
-            raise ValueError(f"--set {key}: {table!r} is not a table")
-        target[name] = value
-
-
-def _require_no_table(methods: Sequence[Mapping[str, Any]], key: str, text: str) -> None:
-    """ValueError if ``key`` alone is a setting of a table, with the table's name to write."""
-    tables = {"stream": StreamSettings, "run": RunSettings}
-    found = [table for table, kind in tables.items() if key in hints(kind)]
-    found += ["method" for table in methods if key in _settings_of(table)]
-    if found and key not in hints(ConfigurationFile):
-        raise ValueError(f"--set {key}: this setting is in a table; write --set {found[0]}.{text}")
-
-
-def _chosen(tables: list[dict[str, Any]], keys: Sequence[str]) -> list[dict[str, Any]]:
-    listed = list(dict.fromkeys(str(table.get("key")) for table in tables))
-    for key in keys:
-        if key not in listed:
-            raise ValueError(
-                f"--set methods: the file lists no method {key!r}{nearest(key, listed)}; it lists "
-                f"{', '.join(listed)}"
-            )
-    return [table for table in tables if table.get("key") in keys]
-
-
-def _set_in_methods(tables: Sequence[dict[str, Any]], name: str, value: Any) -> None:
-    inner, dot, setting = name.partition(".")
-    if dot:
-        stages = [table[inner] for table in tables if isinstance(table.get(inner), dict)]
-        if inner != "task0" or not stages:
-            raise ValueError(f"--set method.{name}: no method here has a table {inner!r}")
-        for stage in stages:
-            stage[setting] = value
-        return
-    with_it = [table for table in tables if name in _settings_of(table)]
-    if not with_it:
-        close = nearest(name, {n for table in tables for n in _settings_of(table)})
-        raise ValueError(f"--set method.{name}: no method here has this setting{close}")
-    for table in with_it:
+        tables = [table.get("task0") for table in methods if where == "method.task0"]
+    tables = [table for table in tables if isinstance(table, dict)]
+    if not tables:
+        known = {*hints(ConfigurationFile), *(f"stream.{n}" for n in hints(StreamSettings))}
+        known |= {f"method.{n}" for table in methods for n in _settings_of(table)}
+        raise ValueError(f"--set {key}: there is no such setting here{nearest(key, sorted(known))}")
+    for table in tables:
         table[name] = value
 
 

@@ -6,42 +6,32 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from fedran.data.catalogue import load_dataset
 from fedran_bench.methods.registry import make_method
 from fedran_bench.run.config import LARGEST_SWEEP, Experiment, MethodChoice, dataset_name
 from fedran_bench.run.runner import PreparedJob
 from fedran_bench.streams import Stream, make_stream
 
-USUAL_TASKS = 5
-"""The number of tasks of a stream that does not state it, where there are as many classes."""
 Pairs = tuple[tuple[str, Any], ...]
 """Settings of a stream that can be hashed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
-    """One dataset, stream, method and projection seed of an experiment."""
+    """One dataset, stream and method of an experiment."""
 
     experiment: Experiment
     dataset: str
     stream: Pairs
     choice: MethodChoice
-    projection_seed: int
     device: str | None
 
     def __str__(self) -> str:
         plain = {k: v for k, v in self.choice.params.items() if k != "task0"}
         plain |= self.choice.params.get("task0", {})
         params = "".join(f", {k.replace('_', ' ')} {v}" for k, v in plain.items())
-        seed = f", projection seed {self.projection_seed}" if self.projection_seed else ""
-        return f"{self.choice.label}{params} on {self.dataset_name} ({_shown(self.stream)}{seed})"
-
-    @property
-    def dataset_name(self) -> str:
-        """The name of the dataset in results and tables."""
-        return dataset_name(self.dataset)
+        place = f"{dataset_name(self.dataset)} ({_shown(self.stream)})"
+        return f"{self.choice.label}{params} on {place}"
 
     def prepare(self) -> PreparedJob:
         """Load the dataset and make stream and method."""
@@ -50,7 +40,6 @@ class Job:
             make_method(self.choice.key, self.choice.params, self.device),
             _dataset(self.dataset, self.experiment.label_column),
             _made_stream(self.dataset, self.experiment.label_column, self.stream),
-            seed=self.projection_seed,
             label=self.choice.label,
             study=self.experiment.study,
             config=self.experiment.source,
@@ -59,12 +48,11 @@ class Job:
 
 
 def jobs(experiment: Experiment, device: str | None = None) -> list[Job]:
-    """Every combination of dataset, stream, projection seed and method, in that order."""
+    """Every combination of dataset, stream and method, in that order."""
     found = [
-        Job(experiment, name, tuple(settings.items()), choice, seed, device)
+        Job(experiment, name, tuple(settings.items()), choice, device)
         for name in experiment.datasets
         for settings in experiment.streams
-        for seed in experiment.projection_seeds
         for choice in experiment.methods
         if choice.runs_on(settings)
     ]
@@ -85,15 +73,9 @@ def clear_data_cache() -> None:
 @lru_cache(maxsize=16)
 def _made_stream(dataset: str, label: str, settings: Pairs) -> Stream:
     data, options = _dataset(dataset, label), dict(settings)
-    classes, tasks = len(np.unique(data.y_train)), options.pop("tasks")
-    if tasks is not None and tasks > classes:
-        raise ValueError(
-            f"stream.tasks must lie in 1 .. {classes}, the number of classes of {dataset}, got "
-            f"{tasks}; change it in the file or with --set stream.tasks={min(classes, USUAL_TASKS)}"
-        )
     return make_stream(
         data.y_train,
-        n_tasks=tasks or min(classes, USUAL_TASKS),
+        n_tasks=options.pop("tasks"),
         n_clients=options.pop("clients", None),
         groups=data.groups,
         **options,
@@ -106,14 +88,9 @@ def _shown(settings: Pairs) -> str:
     >>> _shown((("tasks", 5), ("partitioner", "iid"), ("label_rate", 0.2), ("seed", 7)))
     '5 tasks, iid, label rate 0.2, seed 7'
     """
-    parts = []
-    for name, value in settings:
-        if value is None or (name, value) == ("partitioner", "dirichlet"):
-            continue
-        if name in ("tasks", "clients"):
-            parts.append(f"{value} {name}")
-        elif name == "partitioner":
-            parts.append(str(value))
-        else:
-            parts.append(f"{name.replace('_', ' ')} {value}")
-    return ", ".join(parts)
+    forms = {"tasks": "{1} tasks", "clients": "{1} clients", "partitioner": "{1}"}
+    return ", ".join(
+        forms.get(name, "{0} {1}").format(name.replace("_", " "), value)
+        for name, value in settings
+        if value not in (None, "dirichlet")
+    )

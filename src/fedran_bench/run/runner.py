@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import inspect
+import platform
+import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +36,6 @@ from fedran_bench.results.result import (
     library_versions,
     run_id,
 )
-from fedran_bench.run.machine import describe_machine, peak_memory
 from fedran_bench.streams import Stream
 
 _with_pixels = lru_cache(maxsize=2)(as_images)
@@ -94,25 +96,24 @@ class PreparedJob:
 
     @property
     def hashes(self) -> dict[str, str]:
-        """Hashes of the stream, of the features or images, and of the weights where known."""
+        """Hashes of the stream, of the features or images, of the weights where known, and of the
+        file of a method from outside this package, whose version covers its own methods.
+        """
+        found = {"stream": self.stream.hash, self.dataset.kind: self.dataset.hash}
         weights = self.dataset.source.get("weights") or getattr(self.method, "weights_hash", None)
-        known = {"stream": self.stream.hash, self.dataset.kind: self.dataset.hash}
-        outside = _code_hash(type(self.method))
-        if outside:
-            known["method"] = outside
-        return {**known, "weights": weights} if weights else known
+        if weights:
+            found["weights"] = weights
+        module = type(self.method).__module__
+        file = getattr(sys.modules.get(module), "__file__", None)  # none in a notebook
+        if file and not module.startswith("fedran_bench."):
+            found["method"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        return found
 
     @property
     def run_id(self) -> str:
         """The id of the result, before there is a result."""
         version = library_versions()["fedran"]
         return run_id(self.key, self.method.params(), self.seeds, self.hashes, version)
-
-    @property
-    def steps(self) -> int:
-        """How often ``run`` reports progress."""
-        rounds = sum(self.method.rounds(t) for t in range(len(self.stream.tasks)))
-        return rounds * self.stream.n_clients + len(self.stream.tasks)
 
 
 def run(prepared: PreparedJob, *, progress: Progress = lambda _: None) -> Result:
@@ -121,19 +122,6 @@ def run(prepared: PreparedJob, *, progress: Progress = lambda _: None) -> Result
     The test covers all classes seen so far.
     """
     return _Runner(prepared, progress).run()
-
-
-def _code_hash(kind: type[Any]) -> str | None:
-    """Hash of the file of a class from outside this package; None where it has no file."""
-    if kind.__module__.partition(".")[0] == "fedran_bench":
-        return None  # the version of the package covers it
-    try:
-        file = inspect.getsourcefile(kind)
-    except TypeError:
-        return None
-    if file is None or not Path(file).is_file():  # a class typed into a notebook
-        return None
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 class _Runner:
@@ -160,20 +148,17 @@ class _Runner:
         self.state: Any = self.method.init(self.spec, prepared.seed)
         self.client_states: dict[str, Any] = dict.fromkeys(self.clients)
         self.acc: list[list[float]] = []
-        self.class_right: list[list[int]] = []
         self.tasks: list[TaskRecord] = []
         self.drift: list[float] = []
-        self.reference_acc: list[float] = []
         self.reference: NDArray[Any] | None = None
         """The first features of the reference rows, from which the drift is measured."""
 
     def run(self) -> Result:
         for t in range(len(self.stream.tasks)):
-            self.tasks.append(self._learn(t))
-            self._test(t)
+            record = self._learn(t)
+            self.tasks.append(record)
+            accuracy = 100.0 * self._test(t)
             self._measure_drift(t)
-            record, rows = self.tasks[t], [len(r) for r in self.test[: t + 1]]
-            accuracy = 100.0 * float(np.average(self.acc[t], weights=rows))
             seconds = float(np.mean(record.seconds.client)) + record.seconds.server
             self.progress(
                 TaskDone(
@@ -208,16 +193,13 @@ class _Runner:
         task, per_row, extraction = self.stream.tasks[t], self.data.seconds_per_row, None
         if per_row is not None and self.method.input == "features":
             extraction = [per_row * len(r) for r in task.rows]
-        diagnosis = getattr(getattr(self.state, "head", None), "diagnosis", None)
         return TaskRecord(
             up,
             down,
             Seconds(busy, server, extraction),
             self.method.rounds(t),
             formula_bytes=self.method.formula(self.spec.in_features, len(self.stream.seen(t))),
-            peak_rss=peak_memory(),
-            f=getattr(diagnosis, "f", None),
-            lam=getattr(diagnosis, "lam", None),
+            peak_rss=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             label_rate=[
                 float(task.has_label(k).mean()) if len(r) else None for k, r in enumerate(task.rows)
             ],
@@ -249,26 +231,21 @@ class _Runner:
         figures = {"accepted": accepted, "precision": precision}
         return {name: v for name, v in figures.items() if any(x is not None for x in v)}
 
-    def _test(self, t: int) -> None:
-        """Accuracy on the classes of every task so far, and right rows of every class."""
+    def _test(self, t: int) -> float:
+        """Accuracy on all classes so far. Those of every task are kept."""
         rows = np.concatenate(self.test[: t + 1])
-        truth = self.data.y_test[rows]
-        right = self.method.predict(self.state, self.data.X_test[rows]) == truth
+        right = self.method.predict(self.state, self.data.X_test[rows]) == self.data.y_test[rows]
         parts = np.split(right, np.cumsum([len(r) for r in self.test[:t]]))
         self.acc.append([float(p.mean()) if len(p) else 0.0 for p in parts])
-        classes = [c for task in self.stream.tasks[: t + 1] for c in task.classes]
-        self.class_right.append([int(np.sum(right[truth == c])) for c in classes])
+        return float(right.mean())
 
     def _measure_drift(self, t: int) -> None:
-        """On client 1's rows of task 2: accuracy, and mean distance from their first features."""
+        """Of client 1's rows of task 2: the mean distance from their first features."""
         first = min(1, len(self.stream.tasks) - 1)
         rows = self.stream.tasks[first].rows[0]
         if t < first or not len(rows):
             return
-        X = self.data.X_train[rows]
-        right = self.method.predict(self.state, X) == self.data.y_train[rows]
-        self.reference_acc.append(float(right.mean()))
-        now = self.method.embed(self.state, X)
+        now = self.method.embed(self.state, self.data.X_train[rows])
         if now is None:
             return
         if self.reference is None:
@@ -280,7 +257,6 @@ class _Runner:
 
     def _result(self) -> Result:
         prepared = self.prepared
-        classes = [c for t in self.stream.tasks for c in t.classes]
         last = self.method.broadcast(self.state, len(self.stream.tasks), 0)
         return Result(
             key=prepared.key,
@@ -295,9 +271,7 @@ class _Runner:
             hashes=prepared.hashes,
             acc=self.acc,
             test_rows=[len(r) for r in self.test],
-            class_right=self.class_right,
-            classes=classes,
-            class_rows=[int(np.sum(self.data.y_test == c)) for c in classes],
+            classes=[c for t in self.stream.tasks for c in t.classes],
             tasks=self.tasks,
             bytes_down_final=len(last),
             machine=describe_machine(getattr(self.method, "device", None)),
@@ -307,8 +281,22 @@ class _Runner:
             config=prepared.config,
             arguments=None if prepared.arguments is None else list(prepared.arguments),
             drift=self.drift,
-            reference_acc=self.reference_acc,
         )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, including the limits of containers."""
+    return int(joblib.cpu_count())
+
+
+def describe_machine(device: str | None) -> str:
+    """System, processor family, cores and, where one was used, the accelerator."""
+    if device is not None and device.startswith("cuda"):
+        import torch
+
+        device = torch.cuda.get_device_name(device)
+    where = f"{platform.system()} {platform.machine()}, {usable_cores()} cores"
+    return where if device is None else f"{where}, {device}"
 
 
 def _rows_of(labels: NDArray[Any], classes: Sequence[Any]) -> NDArray[np.int64]:

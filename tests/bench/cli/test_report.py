@@ -1,6 +1,7 @@
-"""``fedran bench report``: printed tables, the page."""
+"""``fedran bench report``: printed tables, the page, exported files."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,12 +23,13 @@ def test_without_the_extra_there_are_tables_and_a_hint_but_no_page(cli, absent, 
         from fedran_bench.report.pages import _environment
 
         _environment.cache_clear()
-    code, out, err = cli("bench", "report", "runs")
+    code, out, err = cli("bench", "report", "runs", "--export", "tables")
     assert (code, err) == (0, "")
     assert "A_avg" in out
     assert "fedran" in out
     assert "No pages were written, because " in out
     assert "install fedran's extra 'bench'" in out
+    assert list(Path("tables").glob("*.csv"))
 
 
 def test_text_alone_writes_nothing(cli, tmp_path):

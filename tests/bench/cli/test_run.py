@@ -77,7 +77,7 @@ def test_a_failing_run_is_reported_with_exit_code_1(cli, tmp_path):
     [
         ([DIGITS, "--set", "dataset=digit"], "no dataset 'digit' (did you mean 'digits'?)"),
         ([DIGITS, "--set", "nonsense"], "--set expects key=value, got 'nonsense'"),
-        ([DIGITS, "--set", "stream.tasks=11"], "--set stream.tasks=5"),
+        ([DIGITS, "--set", "stream.tasks=11"], "tasks must lie in 1 .. 10, the number of classes"),
         ([DIGITS, "--set", "stream.partitioner=natural"], "needs a group for every row"),
         (["nowhere.toml"], "nowhere.toml: no such file; expected a configuration"),
         (["."], "this is a folder"),
@@ -111,7 +111,7 @@ def test_an_interrupt_is_130_and_the_next_call_goes_on(cli, monkeypatch, tmp_pat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedran_bench.cli.run.PlainReporter.finished", stop)
+        patch.setattr("fedran_bench.cli.run.Reporter.finished", stop)
         assert cli("bench", "run", DIGITS, *FAST)[0] == 130
     code, out, _ = cli("bench", "run", DIGITS, *FAST)
     assert code == 0

@@ -33,7 +33,7 @@ def test_a_row_shows_accuracy_bytes_seconds_and_forgetting():
 
 def test_the_best_ranked_methods_are_marked_and_ties_share_a_mark():
     runs = [
-        made_up(key, acc=[[v]], tasks=1, clients=5, test_rows=[100], class_right=[[1, 1]])
+        made_up(key, acc=[[v]], tasks=1, clients=5, test_rows=[100])
         for key, v in (("a", 0.5), ("bb", 0.9), ("ccc", 0.9), ("dddd", 0.7))
     ]
     joint = made_up("joint", acc=[[0.99]], tasks=1, family="reference")

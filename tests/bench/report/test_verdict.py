@@ -44,9 +44,7 @@ def test_runs_that_vary_the_size_of_a_message_do_not_lead():
 
 
 def with_accuracy(name, accuracy, upload):
-    return made_up(
-        name, acc=[[accuracy]], tasks=1, test_rows=[1000], class_right=[[1, 1]], upload=upload
-    )
+    return made_up(name, acc=[[accuracy]], tasks=1, test_rows=[1000], upload=upload)
 
 
 @pytest.mark.parametrize(("large", "wanted"), [(0.7344, "small"), (0.7350, "large")])

@@ -15,8 +15,6 @@ def test_metrics_are_the_papers_formulas():
         tasks=2,
         acc=[[1.0], [0.5, 1.0]],
         test_rows=[30, 10],
-        class_right=[[15, 15], [10, 5, 5, 5]],
-        class_rows=[15, 15, 5, 5],
     )
     assert pytest.approx([100.0, 100 * (0.5 * 30 + 10) / 40]) == r.A
     assert pytest.approx((100 + 62.5) / 2) == r.A_avg

@@ -14,7 +14,7 @@ from fedran_bench.results.result import (
     read_results,
 )
 from fedran_bench.run.config import load_config, parse_config
-from fedran_bench.run.progress import PlainReporter
+from fedran_bench.run.progress import Reporter
 from fedran_bench.run.sweep import execute
 from helpers.bench.made_up import made_up
 
@@ -28,7 +28,7 @@ def sweep(tmp_path, monkeypatch):
 
     def run(text=CONFIG):
         (tmp_path / "any_name.toml").write_text(text)
-        return execute(load_config("any_name.toml"), tmp_path / "out", PlainReporter())
+        return execute(load_config("any_name.toml"), tmp_path / "out", Reporter())
 
     return run
 

@@ -70,15 +70,10 @@ def test_bytes_are_summed_over_rounds(dataset, stream):
     assert found.bytes_down_final == len(method.broadcast(last, 3, 0))
 
 
-def test_class_counts_agree_with_accuracies(dataset, stream, result):
+def test_classes_and_test_rows_are_those_of_the_stream(dataset, stream, result):
     assert result.classes == [c for t in stream.tasks for c in t.classes]
-    assert result.class_rows == [int(np.sum(dataset.y_test == c)) for c in result.classes]
-    assert sum(result.test_rows) == len(dataset.y_test)
-    for t, right in enumerate(result.class_right):
-        assert len(right) == 2 * (t + 1)
-        for j in range(t + 1):
-            share = sum(right[2 * j : 2 * j + 2]) / result.test_rows[j]
-            assert result.acc[t][j] == pytest.approx(share)
+    rows = [int(np.isin(dataset.y_test, t.classes).sum()) for t in stream.tasks]
+    assert result.test_rows == rows
 
 
 def test_label_rates_equal_those_of_the_label_masks(stream, result):
@@ -115,13 +110,6 @@ def test_extraction_seconds_are_rows_times_seconds_per_row(dataset, stream, resu
     untimed = replace(dataset, seconds_per_row=None)
     found = run(PreparedJob("fedncm", make_method("fedncm"), untimed, stream))
     assert found.tasks[0].seconds.extraction is None
-
-
-def test_the_ridge_of_each_task_is_recorded(dataset, stream, result):
-    method = make_method("fedran", {"out_features": 32, "rank": 2})
-    records = run(PreparedJob("fedran", method, dataset, stream)).tasks
-    assert all(t.lam > 0 and 0 < t.f < 1 for t in records)
-    assert all(t.lam is None and t.f is None for t in result.tasks)
 
 
 def test_a_method_that_diverges_says_so(dataset, stream):

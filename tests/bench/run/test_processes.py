@@ -12,23 +12,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import threadpoolctl
 
 from fedran.core.summarize import summarize
 from fedran_bench.results.result import read_results
-from fedran_bench.run import machine, processes
-from fedran_bench.run.machine import THREAD_VARIABLES, usable_cores
-from fedran_bench.run.processes import one_line
+from fedran_bench.run import processes
+from fedran_bench.run.processes import THREAD_VARIABLES, one_line, threads_per_run
+from fedran_bench.run.runner import usable_cores
 from fedran_bench.run.sweep import execute
 from helpers.bench.listener import Listener, Stopper
-from helpers.bench.small_sweep import BROKEN, CONFIG, measured
+from helpers.bench.small_sweep import BROKEN, CONFIG, measured, steps
 
 
 def test_runs_side_by_side_give_the_same_results(config, tmp_path):
     pytest.importorskip("torch")
     text = CONFIG.replace("seed = [1, 2]", "seed = 1") + BROKEN
     alone = execute(config(text), tmp_path / "alone", Listener())
-    threads = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     listener = Listener()
     both = execute(config(text), tmp_path / "both", listener, workers=2)
     assert measured(both.file) == measured(alone.file)
@@ -38,10 +36,9 @@ def test_runs_side_by_side_give_the_same_results(config, tmp_path):
     assert sorted(both.failed) == sorted(alone.failed)
     assert len(both.failed) == 1
     assert len(listener.of("start")) == 3
-    steps = {p.name: p.steps for p in listener.planned if "Finetune" not in p.label}
-    assert Counter(run for run, _ in listener.of("step")) == steps
+    expected = {job: steps(job) for job in listener.planned if "Finetune" not in str(job)}
+    assert Counter(job for job, _ in listener.of("step")) == expected
     assert len(listener.of("finished")) == 2
-    assert {name: os.environ.get(name) for name in THREAD_VARIABLES} == threads
 
 
 def failed(call):
@@ -109,7 +106,7 @@ def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
 
         FedNCM.client = noting
     """)
-    experiment = config(CONFIG, "methods=fedncm")
+    experiment, before = config(CONFIG, "methods=fedncm"), dict(os.environ)
     assert execute(experiment, tmp_path / "out", Listener(), workers=2).done == 2
     share = max(1, usable_cores() // 2)
     notes = [json.loads(p.read_text()) for p in tmp_path.glob("threads-*")]
@@ -117,30 +114,18 @@ def test_linear_algebra_in_a_process_uses_its_share_of_the_cores(
     for note in notes:
         assert set(note["pools"]) == {share}
         assert note["environment"] == str(share)
-    assert not set(THREAD_VARIABLES) & set(os.environ)
+    assert dict(os.environ) == before
 
 
 def test_the_environment_can_lower_the_number_of_threads(monkeypatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     assert usable_cores() == 1
-    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 8)
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert [machine.threads_per_run(n) for n in (0, 1, 2, 3, 16)] == [8, 8, 4, 2, 1]
+    assert [threads_per_run(n) for n in (0, 1, 2, 3, 16)] == [8, 8, 4, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert [machine.threads_per_run(n) for n in (1, 2, 4)] == [3, 3, 2]
-
-
-def test_limited_threads_are_restored_afterwards():
-    def pools():
-        return [p["num_threads"] for p in threadpoolctl.threadpool_info()]
-
-    before, environment = pools(), dict(os.environ)
-    with machine.limited_threads(1):
-        assert set(pools()) == {1}
-        assert {os.environ[name] for name in THREAD_VARIABLES} == {"1"}
-    assert pools() == before
-    assert dict(os.environ) == environment
+    assert [threads_per_run(n) for n in (1, 2, 4)] == [3, 3, 2]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

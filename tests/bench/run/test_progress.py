@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedran_bench.run import progress
-from fedran_bench.run.progress import PlainReporter
+from fedran_bench.run.progress import Reporter
 
 
 @pytest.fixture
@@ -17,18 +17,20 @@ def now(monkeypatch):
     return time
 
 
-def planned(*pairs):
-    return [SimpleNamespace(name=name, label=label) for name, label in pairs]
+class Named(str):
+    """Stands for a job."""
+
+    choice = SimpleNamespace(label="X")
 
 
-def test_the_plain_reporter_prints_one_line_per_minute_of_a_long_run(now):
+def test_the_reporter_prints_one_line_per_minute_of_a_long_run(now):
     out = io.StringIO()
-    plain = PlainReporter(out)
-    plain.begin(planned(("long", "X")), 0)
-    plain.start("long")
+    plain, job = Reporter(out), Named("long")
+    plain.begin([job], 0)
+    plain.start(job)
     for _ in range(4):
         now[0] += 30
-        plain.step("long", "task 1, round 3: client-0 sent 5 bytes")
+        plain.step(job, "task 1, round 3: client-0 sent 5 bytes")
     assert out.getvalue().splitlines() == [
         "1 run to do, 0 already done",
         "run 1: long",

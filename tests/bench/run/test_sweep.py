@@ -74,6 +74,8 @@ def test_a_list_of_runs_names_what_is_already_done_and_writes_nothing(config, tm
     [
         ("dataset=none.npz", "none.npz"),
         ("stream.partitioner=natural", "needs a group for every row"),
+        ('stream={partitioner = "iid"}', "partitioner 'iid' needs clients, at least 1, got None"),
+        ("stream={clients = 2}", "partitioner 'dirichlet' needs beta, positive and finite"),
     ],
 )
 def test_a_list_of_runs_finds_data_and_streams_that_are_not_possible(

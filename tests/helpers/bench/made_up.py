@@ -40,7 +40,6 @@ def made_up(
     stream_hash = hashlib.sha256(
         repr([dataset, beta, seed, tasks, clients, label_rate, partitioner]).encode()
     ).hexdigest()
-    right = [[int(r) for r in rng.integers(20, 50, 2 * (t + 1))] for t in range(tasks)]
     extras = {k: more.pop(k) for k in ("accepted", "precision") if k in more}
     records = [
         TaskRecord(
@@ -72,8 +71,6 @@ def made_up(
         "hashes": {"stream": stream_hash, "features": "f" * 64},
         "acc": acc,
         "test_rows": [100] * tasks,
-        "class_right": right,
-        "class_rows": [50] * n,
         "classes": [f"class {c}" for c in range(n)],
         "tasks": records,
         "bytes_down_final": 5000,

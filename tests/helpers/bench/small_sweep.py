@@ -39,3 +39,10 @@ def measured(file):
         (r.key, r.seeds["order"]): (r.acc, [t.bytes_up for t in r.tasks], r.run_id)
         for r in read_results([file])
     }
+
+
+def steps(job):
+    """How often a run reports progress: after every client, and after every test."""
+    prepared = job.prepare()
+    tasks, clients = len(prepared.stream.tasks), prepared.stream.n_clients
+    return sum(prepared.method.rounds(t) for t in range(tasks)) * clients + tasks

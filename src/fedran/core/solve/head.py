@@ -14,11 +14,11 @@ from fedran.core._linalg.arrays import (
     Array,
     Bool,
     Float,
-    Float32,
     Float64,
     as_matrix,
     cast,
     device,
+    eps,
     like,
     namespace,
     require_finite,
@@ -97,7 +97,7 @@ class Head:
     """
 
     weights: Float[Array, "m C"]
-    """W, (M, C) float32, or one row per landmark."""
+    """W, (M, C), or one row per landmark. In float32, or in float64 as the sum that was solved."""
     classes: tuple[Label, ...]
     diagnosis: Diagnosis
     fingerprint: Fingerprint | None = None
@@ -192,10 +192,11 @@ class Head:
         """
         return np.sum(self.prediction_sets(H, alpha), axis=1) > 1
 
-    def predict_proba(self, H: ArrayLike | Array) -> Float32[NDArray[Any], "n C"]:
-        """softmax(scores / T), (n, C) float32, with the temperature of ``calibration``."""
-        scores = to_numpy(cast(self.scores(H), "float64"))
-        return np.exp(log_softmax(scores / self._calibrated().temperature)).astype(np.float32)
+    def predict_proba(self, H: ArrayLike | Array) -> Float[NDArray[Any], "n C"]:
+        """softmax(scores / T), (n, C), with the temperature of ``calibration``."""
+        scores = to_numpy(self.scores(H))
+        wide = scores.astype(np.float64) / self._calibrated().temperature
+        return np.exp(log_softmax(wide)).astype(scores.dtype)
 
     def _calibrated(self) -> Calibration:
         if self.calibration is None or self.calibration.total == 0:
@@ -280,18 +281,19 @@ def make_head(
     lam: float,
     accounts: Accounts,
     fingerprint: Fingerprint | None = None,
+    dtype: str = "float32",
 ) -> Head:
     """A head from a solve of (G + lambda I) W = B for class sums B, with its diagnosis.
 
-    A tighter form of Theorem 2 bounds the error of the weights: ``||W - W*|| <= (eps_G ||W|| +
-    eps_B + ||R|| + ||outside||) / lambda``. It follows from ``(G + lambda I)(W - W*) = (G - G~) W -
-    R + (B~ - B)``, where G~ and B~ are the stored approximations and the inverse of the left matrix
-    has norm at most 1/lambda. It uses the solved W instead of the crude bound ``||B|| / lambda``.
-    All norms are Frobenius norms.
+    The weights are stored in ``dtype``. A tighter form of Theorem 2 bounds the error of the
+    weights: ``||W - W*|| <= (eps_G ||W|| + eps_B + ||R|| + ||outside||) / lambda``. It follows from
+    ``(G + lambda I)(W - W*) = (G - G~) W - R + (B~ - B)``, where G~ and B~ are the stored
+    approximations and the inverse of the left matrix has norm at most 1/lambda. It uses the solved
+    W instead of the crude bound ``||B|| / lambda``. All norms are Frobenius norms.
     """
     norm_W, norm_B = frobenius(solution.weights), frobenius(sums.sums)
-    stored = _single(solution.weights, norm_W)
-    rounding = float(np.finfo(np.float32).eps) * norm_W
+    stored = _stored(solution.weights, norm_W, dtype)
+    rounding = eps(stored) * norm_W
     left = solution.residual + solution.outside
     eps_W = (accounts.eps_G * norm_W + accounts.eps_B + left) / lam
     paper = accounts.eps_G / lam * norm_B / lam + solution.outside / lam
@@ -337,7 +339,7 @@ def make_kernel_head(
     if largest == 1 and len(rows):
         calibration = Calibration.of_scores(left_out.scores, points.codes[left_out.points])
     return Head(
-        _single(solution.alpha, frobenius(solution.alpha)),
+        _stored(solution.alpha, frobenius(solution.alpha)),
         classes,
         diagnosis,
         fingerprint,
@@ -347,13 +349,13 @@ def make_kernel_head(
     )
 
 
-def _single(weights: Array, norm: float) -> Array:
-    """Weights in float32. ValueError where it cannot hold them."""
+def _stored(weights: Array, norm: float, dtype: str = "float32") -> Array:
+    """Weights in a dtype. ValueError where it cannot hold them."""
     xp = namespace(weights)
     with np.errstate(over="ignore"):
-        stored = cast(weights, "float32")
+        stored = cast(weights, dtype)
     if not bool(xp.all(xp.isfinite(stored))) or (norm > 0 and not bool(xp.any(stored != 0))):
         raise ValueError(
-            f"the weights (norm {norm:.3g}) are out of the range of float32; rescale the features"
+            f"the weights (norm {norm:.3g}) are out of the range of {dtype}; rescale the features"
         )
     return stored

@@ -45,6 +45,9 @@ ASKED, ASKED_RIDGE = 1024, 0.1
 """Landmarks and ridge per row where sites are compared, which needs less than the best head."""
 VOTE = 20
 """Rows of a class from which on a site has a full vote about it, and can vouch for it."""
+CLEARLY = 2.0
+"""Other sites contradict a point if they give another class a score this many times that of its own
+(results/gate_constants.md)."""
 
 
 @dataclass(frozen=True)
@@ -283,8 +286,8 @@ def others_say(
     sites: Int64[NDArray[Any], " n"],
     counted: NDArray[np.bool_] | None = None,
     most: int = ASKED,
-) -> tuple[Int64[NDArray[Any], " n"], NDArray[np.bool_]]:
-    """The class that all other sites give each point, and whether all other points confirm it.
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether all other sites contradict each point, and whether all other points confirm it.
 
     ``sites`` numbers the site of each point. Points that are not ``counted`` are asked about, and
     say nothing. At most ``most`` landmarks, which are held fixed, as are scale and ridge. Each site
@@ -296,8 +299,7 @@ def others_say(
     scale = kernel_scale(points.X, like(points.counts, points.X), SCALE_FACTOR)
     votes = replace(points, weights=_votes(points, sites, counted))
     solver = LandmarkSolver.of(votes, landmarks(points, most), scale, ASKED_RIDGE)
-    said = np.zeros(len(points), dtype=np.int64)
-    confirmed = np.zeros(len(points), dtype=bool)
+    contradicted, confirmed = np.zeros((2, len(points)), dtype=bool)
     for rows in blocks(len(points), solver.gram.shape[0], 8):
         part = votes.take(rows)
         scores = solver.solve(ASKED_RIDGE, part)[1]
@@ -306,8 +308,10 @@ def others_say(
         mine = sites == site
         known = np.bincount(points.codes[counted & ~mine], minlength=points.n_classes) > 0
         scores = solver.without(votes.take(np.flatnonzero(mine)), ASKED_RIDGE)
-        said[mine] = np.argmax(np.where(known, scores, -np.inf), axis=1)
-    return said, confirmed
+        own = np.arange(points.n_classes) == points.codes[mine, None]
+        other = np.max(np.where(known & ~own, scores, -np.inf), axis=1)
+        contradicted[mine] = other > CLEARLY * np.maximum(scores[own], 0)
+    return contradicted, confirmed
 
 
 def _votes(

@@ -240,7 +240,7 @@ class ExactSum:
             else:
                 solution = solve_gram(self._gram, sums.sums, lam, rows)
         leverages = np.zeros(0) if solution.leverages is None else solution.leverages
-        return make_head(solution, sums, lam, accounts, fingerprint), leverages
+        return make_head(solution, sums, lam, accounts, fingerprint, self.dtype), leverages
 
     def best_ridge(self, sums: ClassSums | None = None) -> float:
         """The multiple of the default rule in ``Ridge.SEARCHED`` with the largest evidence.

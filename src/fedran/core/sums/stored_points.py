@@ -36,7 +36,7 @@ class Opinion(NamedTuple):
     asked: int
     """Points of these rows, which are what the others are asked about."""
     wrong: int
-    """Points to which the others give another label."""
+    """Points that the others contradict: they are clearly surer of another label."""
     vouched: int
     """The most rows with this label at one other client, of points that all others confirm."""
 
@@ -123,16 +123,16 @@ class StoredPoints:
                 c = slice(None) if label is None else points.classes.index(label)
                 silent[clients.index(client), c] = True
         labelled, counted = self._labelled(points, None), ~silent[sites, points.codes]
-        said, confirmed = others_say(labelled, sites, counted)
+        contradicted, confirmed = others_say(labelled, sites, counted)
 
         def table(chosen: NDArray[np.bool_], weights: NDArray[Any] | None) -> NDArray[Any]:
             places = sites[chosen] * silent.shape[1] + points.codes[chosen]
             sums = np.bincount(places, None if weights is None else weights[chosen], silent.size)
             return sums.reshape(silent.shape).astype(int)
 
-        every = np.ones(len(said), dtype=bool)
+        every = np.ones(len(counted), dtype=bool)
         rows, asked = table(every, points.counts), table(every, None)
-        wrong, sure = table(said != points.codes, None), table(confirmed, points.counts)
+        wrong, sure = table(contradicted, None), table(confirmed, points.counts)
         heard = table(counted, None)
         for s, c in zip(*np.nonzero(asked), strict=True):
             others = np.arange(len(clients)) != s

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 # New heads
 FALSE_ALARMS = 0.001  # of an honest round: all tests of all sites and classes together
-MORE_WRONG = 0.25  # of its points, by which an honest site may differ (results/attacks.md)
-LEAST_SITES = 3  # with which sites are compared: of two, nobody knows which one is wrong
+ALIKE = 32  # points from which one knows an honest site as well as from all other sites
 MAX_HEADS = 9  # that a site tests for one message: the head, and those without one site
 TEST_SECONDS = 90.0  # until sites have tested heads: later counts are left out
 

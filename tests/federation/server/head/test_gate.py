@@ -11,7 +11,8 @@ pytest.importorskip("cryptography")
 import fedran
 from fedran.data.rows import Rows
 from fedran.federation.protocol.identity import SiteKey
-from fedran.federation.server.head.gate import is_beyond_chance
+from fedran.federation.protocol.limits import ALIKE, FALSE_ALARMS
+from fedran.federation.server.head.gate import SetAside
 from fedran.federation.server.head.head import judged, update_head
 from fedran.federation.server.store.store import VOUCHED
 from helpers.federation.gated import VALIDATION, flipped, gated_sites, honest, rows, send, store_of
@@ -139,6 +140,16 @@ def test_of_two_sites_nobody_knows_which_one_is_wrong_but_validation_rows_do(sto
     assert aside(store), "what validation rows said holds where there are none at hand"
 
 
+def test_validation_rows_name_one_class_after_the_other(store, sites):
+    many(store, sites, "may", (0, 1, 2, 3), (1,))
+    given = rows(7, (0, 2), 600)
+    assert send(store, sites, "site-2", "may", Rows(given.X, [c + 1 for c in given.y]))
+    assert send(store, sites, "site-2", "june", rows(8, (4,), 200))
+    head = fedran.decode(update_head(store, VALIDATION, "june")[0])
+    assert aside(store).keys() == {("site-2", 1), ("site-2", 3)}
+    assert VALIDATION.test(head)[0] > 0.9
+
+
 def test_a_class_that_one_site_alone_has_waits_for_a_second_one_or_the_owner(sites, tmp_path):
     store = store_of(sites, tmp_path / "state")
     store.settings = replace(store.settings, trusted=False)
@@ -198,7 +209,8 @@ def test_nothing_is_solved_again_until_something_changes(store, sites, monkeypat
 
 def test_the_error_rate_of_a_round_is_that_of_all_its_tests():
     rng = np.random.default_rng(0)
-    for share, n in ((0.25, 20), (0.5, 6), (0.3, 300)):
-        cases = rng.binomial(n, share, (1000, 50))
-        alarms = [any(is_beyond_chance(x, n, share, 50) for x in set(line)) for line in cases]
-        assert np.mean(alarms) <= 0.004
+    for evidence, usual, n in (("points", 0.1, 20), ("points", 0.01, 300), ("rows", 0.5, 30)):
+        shares = rng.beta(ALIKE * usual, ALIKE * (1 - usual), (1000, 50))
+        cases = rng.binomial(n, shares if evidence == "points" else usual, (1000, 50))
+        chance = [SetAside("a", None, evidence, x, n, usual).chance for x in range(n + 1)]
+        assert np.mean(np.min(np.take(chance, cases), axis=1) < FALSE_ALARMS / 50) <= 0.004

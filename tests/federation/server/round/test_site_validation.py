@@ -144,7 +144,7 @@ def test_a_site_that_ruins_the_head_is_named_by_the_rows_of_the_others(
     how, store, sites, monkeypatch
 ):
     """Also if it reports that all is well, and if its points prove nothing."""
-    monkeypatch.setattr(gate, "LEAST_SITES", 9)
+    monkeypatch.setattr(gate, "VOTE", 10**9)
     honest(store, sites, "may", (0, 1), range(1, 5))
     assert send(store, sites, "site-5", "may", flipped(rows(7, (0, 1), 40), 0, 1), times=50)
     assert aside(store, "may", site_5=how("site-5")) == {("site-5", None, "rows")}
