@@ -1,6 +1,7 @@
 """A sum that was charged stays charged, and its rows are in no other sum of the task."""
 
 import itertools
+import json
 from contextlib import suppress
 
 import numpy as np
@@ -108,6 +109,7 @@ def test_a_charged_sum_that_fails_needs_a_new_task_id(
     assert federation.run("june", **options) == "complete"
     with federation.store(**options) as store:
         assert [c.task for c in store.database.ledger()] == ["may", "june"]
+        assert json.loads(store.database.fact("attempts")) == {"may": 1, "june": 1}
         (upload,) = store.database.uploads()
     assert upload.task.startswith("june")
 

@@ -305,9 +305,12 @@ def test_sums_of_two_tasks_at_the_same_time_do_not_exceed_the_limit_of_a_site(tr
     """Both are within the limit when they begin."""
     for name in trial.names:
         trial.set_site(name, max_epsilon=1000.0, max_total_epsilon=600.0)
-    assert trial.run("may", names=["site-1"], epsilon=500.0) == "short"
-    trial.run("june", epsilon=500.0)
-    assert len(trial.learned()[1]) == 1
+    nodes = {i: trial.node(name, deaf(Stage.MASK)) for i, name in enumerate(trial.names)}
+    assert trial.run("may", nodes=nodes, epsilon=500.0) == "short"
+    assert trial.run("june", epsilon=500.0) == "complete"
+    assert trial.run("may", epsilon=500.0) == "short"
+    assert [charge.task for charge in trial.learned()[1]] == ["june"]
+    assert all(Stage.MASK not in trial.files(n).state("may").answers for n in trial.names)
 
 
 def test_a_site_whose_record_is_damaged_takes_part_in_no_private_sum(trial):

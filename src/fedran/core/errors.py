@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
-_ID = re.compile(r"(?=.{1,64}\Z)[A-Za-z0-9._-]+(?: [A-Za-z0-9._-]+)*")
-"""Names of clients, tasks and federations, which become keys, file names and table cells."""
+_ID = re.compile(r"(?=.{1,64}\Z)(?=[A-Za-z0-9])[A-Za-z0-9._-]+(?: [A-Za-z0-9._-]+)*")
+"""Names of clients, tasks and federations, which become keys, file names, table cells and names of
+tensors (``__metadata__`` is not one)."""
 
 
 class Refused(ValueError):
@@ -113,14 +114,16 @@ def real_number(value: object, name: str) -> float:
 
 
 def check_id(value: object, what: str) -> str:
-    """``value`` if it is an id: 1 to 64 of A-Z a-z 0-9 . _ - with single spaces inside.
+    """``value`` if it is an id: 1 to 64 of A-Z a-z 0-9 . _ - with single spaces inside, of which
+    the first is a letter or a digit.
 
     >>> check_id("hospital a", "client")
     'hospital a'
     """
     if not isinstance(value, str) or not _ID.fullmatch(value):
         expected = (
-            "text of 1 to 64 ASCII letters, digits, '.', '_' or '-', and single spaces inside"
+            "text of 1 to 64 ASCII letters, digits, '.', '_' or '-', and single spaces inside, "
+            "that begins with a letter or digit"
         )
         raise Refused(what, expected, repr(value))
     return value

@@ -56,6 +56,13 @@ def test_a_server_on_an_ipv6_address_gets_flowers_arguments(tmp_path):
     assert secret.read_bytes().hex() not in " ".join(program)  # other users see the command
 
 
+def test_no_environment_opens_ports_of_the_superlink_beside_the_gate(tmp_path, monkeypatch):
+    paths = make_server(tmp_path / "s", ServerSettings("trial", 4, address="127.0.0.1:9443"))
+    for api in ("CONTROL", "FLEET"):
+        monkeypatch.setenv(f"FLWR_INTERNAL_GRPC_{api}_API", "1")
+        assert programs.superlink(paths)[1][f"FLWR_INTERNAL_GRPC_{api}_API"] != "1"
+
+
 def test_idle_threads_of_openblas_sleep_unless_the_environment_says_otherwise(
     tmp_path, monkeypatch
 ):

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import socket
 import sys
+import threading
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime
 from importlib import import_module
@@ -12,6 +14,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
+import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
@@ -19,11 +22,12 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_ssh_private_key,
 )
-from fastapi.routing import APIRoute, iter_route_contexts
+from fastapi.routing import iter_route_contexts
 from flwr.superlink import main as flower_app
 
 from fedran.federation.flower import programs, superlink
 from fedran.federation.protocol.keys import make_node_key
+from fedran.federation.protocol.lockfile import wait_until
 from fedran.federation.server.settings import REFUSED_REQUESTS, ServerPaths
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's libraries
@@ -42,35 +46,59 @@ def app(paths):
     return superlink.add_gate(flower_app.create_app(), paths.runtime)
 
 
-def ask(app, path, token=None, content=b"", **headers):
+def ask(app, path, token=None, content=b"", method="POST", **headers):
     from starlette.testclient import TestClient  # its import warns
 
     headers["Content-Type"] = "application/protobuf"
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     client = TestClient(app, raise_server_exceptions=False)
-    return client.post(path, content=content, headers=headers)
+    return client.request(method, path, content=content, headers=headers)
 
 
-def test_every_route_of_the_owner_needs_the_secret(app, paths, caplog):
-    routes = [context.route for context in iter_route_contexts(app.routes)]
-    names = {
-        route.path.removeprefix("/v1/control/")
-        for route in routes
-        if isinstance(route, APIRoute) and route.path.startswith("/v1/control/")
-    }
-    assert {"start-run", "stop-run", "register-node", "unregister-node", *LOGIN} <= names
-    for name in sorted(names):
-        assert ask(app, f"/v1/control/{name}").status_code == 401, name
-        assert ask(app, f"/v1/control/{name}", "guess").status_code == 401, name
+def test_no_route_answers_a_stranger(app, paths, caplog):
+    app.state.superexec_auth_secret = b"of the executor"  # as the SuperLink's command line sets it
+    app.add_api_route("/v2/added-by-flower", lambda: "open", methods=["GET", "POST"])
+    app.middleware_stack = None
+    found = [context.route for context in iter_route_contexts(app.routes)]
+    owned = {f"/v1/control/{name}" for name in ("start-run", "stop-run", "register-node", *LOGIN)}
+    assert owned <= {route.path for route in found}
+    for route in found:
+        for method in sorted({*route.methods, "OPTIONS"}):
+            for token in (None, "guess"):
+                status = ask(app, route.path, token, method=method).status_code
+                known = route.path.startswith(superlink.OTHERS)
+                assert 400 <= status < 500 if known else status == 401, (method, route.path)
     assert caplog.text.count("ALARM: a request to the owner's interface") == 1
     assert json.loads((paths.runtime / REFUSED_REQUESTS).read_text())["times"] >= 1
 
 
-@pytest.mark.parametrize("host", ["x?", "x#", "x/v1/fleet?", "x:1/"])
-def test_no_header_moves_a_request_past_the_gate(host, app):
-    assert ask(app, "/v1/control/list-runs", Host=host).status_code == 401
-    assert ask(app, "/v1/contro%6C/list-runs", Host=host).status_code == 401
+def test_websockets_are_closed(app):
+    from starlette.testclient import TestClient, WebSocketDenialResponse
+    from starlette.websockets import WebSocketDisconnect
+
+    app.add_api_websocket_route("/v1/control/listen", lambda socket: socket.accept())
+    with (
+        pytest.raises((WebSocketDisconnect, WebSocketDenialResponse)),
+        TestClient(app).websocket_connect("/v1/control/listen"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("host", ["x", "x?", "x#", "x/v1/fleet?", "x:1/"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/list-runs/",
+        "/v1/contro%6C/list-runs",
+        "/v1/control%2Flist-runs",
+        "/v1/control%00/list-runs",
+        "//v1/control/list-runs",
+        "/V1/CONTROL/list-runs",
+    ],
+)
+def test_no_spelling_of_a_request_passes_the_gate(path, host, app):
+    assert ask(app, path, Host=host).status_code == 401
 
 
 def test_a_restart_keeps_the_secret_so_that_a_question_meanwhile_is_no_alarm(paths, app):
@@ -145,16 +173,43 @@ def test_a_node_that_was_admitted_may_send_and_one_that_was_removed_may_not(app,
 
 
 def test_the_program_starts_flowers_behind_the_gate(paths, monkeypatch):
+    """Over a socket, because a stranger's headers are limited before the gate sees them."""
     program = import_module("flwr.superlink.cli.flower_superlink")
-    started = []
+    running = []
 
     def start():
-        started.append((flower_app.create_app(), sys.argv))
+        port = programs.free_port()
+        uvicorn.run(flower_app.create_app(), port=port, log_level="error", lifespan="off")
 
+    def run(app, **settings):
+        running.append(server := uvicorn.Server(uvicorn.Config(app, **settings)))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        try:
+            address = ("127.0.0.1", settings["port"])
+            wait_until(lambda: server.started, 30.0, what="a server")
+            assert reply_to(address, b"") == b"401"
+            with pytest.raises(ConnectionError):
+                reply_to(address, b"x: " + bytes(range(97, 123)) * 2**18)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+    monkeypatch.setattr(uvicorn, "run", run)
     monkeypatch.setattr(program, "flower_superlink", start)
     monkeypatch.setattr(flower_app, "create_app", flower_app.create_app)
     monkeypatch.setattr(sys, "argv", [])
     superlink.main(paths.runtime, ["--port", "9443"])
-    ((app, arguments),) = started
-    assert ask(app, "/v1/control/list-runs").status_code == 401
-    assert arguments == ["flower-superlink", "--port", "9443"]
+    assert len(running) == 1
+    assert sys.argv == ["flower-superlink", "--port", "9443"]
+
+
+def reply_to(address, header):
+    """The status of a request that has one more header. A server that reads on does not answer."""
+    with socket.create_connection(address, timeout=30) as client:
+        client.sendall(b"POST /v1/control/list-runs HTTP/1.1\r\nhost: x\r\n")
+        client.sendall((header and header + b"\r\n") + b"\r\n")
+        answer = client.recv(100)
+        if b" 400 " in answer:
+            raise ConnectionError
+        return answer[9:12]

@@ -37,7 +37,7 @@ IMPORTED = {
 }
 """Names that are imported from modules."""
 CALLED = {
-    "flwr.superlink.cli.flower_superlink": ("flower_superlink",),
+    "flwr.superlink.cli.flower_superlink": ("flower_superlink", "uvicorn"),
     "flwr.superlink.main": ("create_app",),
     "flwr.superlink.runtime.run_serverapp": ("install_from_fab", "run_", "run_serverapp"),
     "flwr.supernode.runtime.run_clientapp": (

@@ -26,8 +26,10 @@ OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_INTERNAL_GRPC_CONTROL_API": "0",
+    "FLWR_INTERNAL_GRPC_FLEET_API": "0",
 }
-"""No downloads and no telemetry."""
+"""No downloads, no telemetry, and no ports of the SuperLink beside that of the gate."""
 NO_SPINNING = {"OPENBLAS_THREAD_TIMEOUT": "8"}
 """Threads of OpenBLAS sleep when they have no work. By default they wait busily after each product,
 which on two cores doubles the CPU of an upload, and almost its time."""

@@ -4,7 +4,8 @@
 ``flower-superlink``. Every user of the machine can reach the SuperLink's port, and Flower's open
 distribution protects neither its interface for the owner (``/v1/control``) nor its memory: it reads
 a request completely before it looks at the signature in its headers. The gate asks for a secret in
-the folder RUNTIME, which only the user of the server can read.
+the folder RUNTIME, which only the user of the server can read. Headers are limited by h11, which
+reads at most 64 KiB of them; httptools, which uvicorn prefers, reads headers without end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import time
 from base64 import b64decode
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +36,9 @@ from fedran.federation.server.settings import OWNER, REFUSED_REQUESTS
 from fedran.wire.files import write_atomically
 
 log = logging.getLogger("fedran.federation.flower.superlink")
+OTHERS = "/v1/fleet/", "/v1/runtime/"
+"""Where Flower itself asks for the signature of a node, or the token of a run. Everything else is
+the owner's, also what a later version of Flower adds."""
 CONTROL = "/v1/control"
 """Where the owner's interface is."""
 KNOWN = "/v1/fleet/known"
@@ -45,9 +50,9 @@ SMALL_BODY, LARGEST_BODY = 2**16, 2**23
 class Gate:
     """Lets a request pass if its headers, which are all that is read, say that it may.
 
-    The owner's interface needs the owner's secret. A large request needs the secret, the signature
-    of a node or the token of a run. ``KNOWN`` answers whether a node is known, so that a proxy can
-    ask before it reads a request.
+    All but ``OTHERS`` needs the owner's secret. A large request needs the secret, the signature of
+    a node or the token of a run. ``KNOWN`` answers whether a node is known, so that a proxy can ask
+    before it reads a request.
     """
 
     def __init__(self, app: Any, runtime: Path, secret: str) -> None:
@@ -56,6 +61,9 @@ class Gate:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request with the status of a refusal, or let it pass (ASGI)."""
+        if scope["type"] == "websocket":  # Flower has none
+            await send({"type": "websocket.close"})
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -67,10 +75,11 @@ class Gate:
             status = 411
         elif size > LARGEST_BODY:
             status = 413
-        elif path.startswith(CONTROL):
+        elif not path.startswith(OTHERS):
             if not hmac.compare_digest(given, self.expected):
-                self.note_refusal()
                 status = 401
+                if path.startswith(CONTROL):
+                    self.note_refusal()
         elif path == KNOWN:
             status = 204 if await run_in_threadpool(self.is_known, request) else 401
         elif size > SMALL_BODY and not await run_in_threadpool(self.is_known, request):
@@ -124,6 +133,7 @@ def main(runtime: Path, arguments: list[str]) -> None:
     log_to(runtime.parents[1])
     create = service.create_app
     replace_steps(service, {"create_app": lambda *given: add_gate(create(*given), runtime)})
+    replace_steps(flower.uvicorn, {"run": partial(flower.uvicorn.run, http="h11")})
     sys.argv = ["flower-superlink", *arguments]
     flower.flower_superlink()
 

@@ -69,4 +69,7 @@ def _rule(check: Callable[[str], object], phrase: str) -> Rule:
 
 
 is_address = _rule(check_address, ADDRESS)
-is_id = _rule(partial(check_id, what="id"), "1 to 64 ASCII letters, digits, '.', '_', '-', spaces")
+is_id = _rule(
+    partial(check_id, what="id"),
+    "1 to 64 ASCII letters, digits, and after the first '.', '_', '-', spaces",
+)

@@ -172,7 +172,7 @@ class Reader:
         for client, counted in classes.items():
             sites[client].classes = counted.most_common()
         for gone in database.tombstones():  # nothing is expected from their sites any more
-            if not gone.sum_number:  # its members may make another sum
+            if not gone.sum_number:  # a sum is no site
                 _note(_task(tasks, gone.task), gone.client, "forgotten")
         found.problems = _read_events(database, tasks)[:SHOWN_PROBLEMS]
         for run in database.runs():

@@ -11,7 +11,15 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedran.core.errors import Refused
 from fedran.federation.secure.masking import masking, unmasking
-from fedran.federation.secure.masking.attempt import STAGES, Answer, Request, SiteIdentity, Stage
+from fedran.federation.secure.masking.attempt import (
+    STAGES,
+    Answer,
+    Request,
+    SiteIdentity,
+    Stage,
+    pack_groups,
+    unpack_groups,
+)
 from fedran.federation.secure.masking.ciphers import (
     pack_keys,
     pair_mask_key,
@@ -287,3 +295,14 @@ def test_a_damaged_state_file_is_refused():
             SiteState.from_bytes(blob[:place] + bytes([blob[place] ^ 4]) + blob[place + 1 :])
     with pytest.raises(Refused):
         SiteState.from_bytes(blob[:-1])
+
+
+@pytest.mark.parametrize(
+    "change", [{"request": {}}, {"request": {"x": b""}}, {"answer": {"x": b""}}, {}]
+)
+def test_a_state_file_of_another_version_is_refused(change):
+    state = made_cohort(4).run(until=Stage.CONFIRM).states["s00"]
+    _, groups = unpack_groups("secure site", state.to_bytes())
+    groups = {**groups, **change} if change else {"data": {"": b"as another version wrote it"}}
+    with pytest.raises(Refused, match="state: expected the state of a site in a secure sum"):
+        SiteState.from_bytes(pack_groups("secure site", {"client": "s00"}, groups))

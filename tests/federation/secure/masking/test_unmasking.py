@@ -9,7 +9,14 @@ import pytest
 
 from fedran.core.errors import Refused
 from fedran.federation.secure.masking import unmasking
-from fedran.federation.secure.masking.attempt import STAGES, Answer, AttemptFailed, Stage
+from fedran.federation.secure.masking.attempt import (
+    STAGES,
+    Answer,
+    AttemptFailed,
+    Stage,
+    pack_groups,
+    unpack_groups,
+)
 from fedran.federation.secure.masking.unmasking import ServerState
 from helpers.federation.secure_sums import KEYS, made_attempt, made_cohort
 
@@ -220,6 +227,14 @@ def test_a_damaged_or_altered_server_state_is_refused():
     roster = {**server.roster, "s01": KEYS[50].public}
     with pytest.raises(Refused, match="signature of s01"):
         ServerState.from_bytes(replace(server, roster=roster).to_bytes())
+    header, groups = unpack_groups("secure server", blob)
+    fields = {name: header.get(name) for name in ("attempt", "roster", "stage", "digests")}
+    for changed in ({"roster": None}, {"stage": "x"}, {"digests": []}, {"digests": {"share": 1}}):
+        with pytest.raises(Refused):
+            ServerState.from_bytes(pack_groups("secure server", {**fields, **changed}, groups))
+    for missing in ({}, {"total": {}}, {"total": {"": b"123"}}, {**groups, "x": {"y": b""}}):
+        with pytest.raises(Refused):
+            ServerState.from_bytes(pack_groups("secure server", fields, missing))
 
 
 def test_the_attempt_must_name_the_digest_of_the_roster():

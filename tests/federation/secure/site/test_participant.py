@@ -35,7 +35,9 @@ def three(tmp_path, monkeypatch):
     return SecureFederation(tmp_path, monkeypatch)
 
 
-def advertise(federation, number=1, name="site-1", task="may", roster="", **changes):
+def advertise(
+    federation, number=1, name="site-1", task="may", roster="", attempted=None, **changes
+):
     """Ask a site to take part in an attempt with these settings of the server."""
     file = federation.folder / "sites" / name / "site.toml"
     settings = load_settings(SiteSettings, file)
@@ -45,9 +47,19 @@ def advertise(federation, number=1, name="site-1", task="may", roster="", **chan
     with federation.store(**changes) as store:
         content = make_content(store, task)
         attempt = make_attempt(store, task, number, content)
-    attempt = replace(attempt, roster=roster or attempt.roster)
+    attempt = replace(attempt, roster=roster or attempt.roster, **(attempted or {}))
     request = Request(attempt, Stage.ADVERTISE).to_bytes()
     return me.answer(asked.offer(task), request, content.fields())
+
+
+@pytest.mark.parametrize("field", ["federation", "fingerprint", "content", "length"])
+def test_what_an_attempt_says_of_the_numbers_must_be_what_the_site_was_shown(three, field):
+    """Else sites could add numbers of different meaning, of which one drowns all others."""
+    other = {"federation": "other", "length": 7}.get(field, "0" * 64)
+    with pytest.raises(Refused, match=f"{field} of the attempt"):
+        advertise(three, attempted={field: other})
+    assert three.files("site-1").state("may") is None
+    assert not three.files("site-1").path("may", "vector").exists()
 
 
 def put_strange_rows(federation, what):

@@ -44,6 +44,18 @@ def test_a_site_replaces_an_upload_a_limited_number_of_times(sites, store):
         assert store.receive(sites.envelope("site-1", "may", made, revision=number)).code == code
 
 
+def test_revisions_of_one_message_have_a_record_each(sites, tmp_path):
+    store = sites.store(tmp_path / "state")
+    fill(store, sites)
+    for n, task in enumerate(("may", "june")):
+        made = upload(99 + n, classes=(1,))
+        store.receive(sites.envelope("site-1", task, made, revision=1))
+    written = {file.read_text() for file in (tmp_path / "records").iterdir()}
+    assert written == set(store.database.records())
+    assert len(written) == 2
+    store.close()
+
+
 def test_a_revision_replaces_the_upload_bit_for_bit(sites, tmp_path):
     store = sites.store(tmp_path / "state")
     fill(store, sites)

@@ -98,16 +98,19 @@ class SiteState:
     def from_bytes(cls, blob: bytes) -> SiteState:
         """The state that ``to_bytes`` wrote. A damaged one is refused."""
         header, groups = unpack_groups("secure site", blob)
-        held = groups["held"].items()
-        requests = {Stage(name): request for name, request in groups["request"].items()}
-        return cls(
-            Request.read(requests[Stage.ADVERTISE]).attempt,
-            check_id(header.text("client"), "client"),
-            groups["secret"],
-            {client: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for client, both in held},
-            requests,
-            {Stage(name): answer for name, answer in groups["answer"].items()},
-        )
+        try:
+            held = groups["held"].items()
+            requests = {Stage(name): request for name, request in groups["request"].items()}
+            return cls(
+                Request.read(requests[Stage.ADVERTISE]).attempt,
+                check_id(header.text("client"), "client"),
+                groups["secret"],
+                {client: (both[:SHARE_BYTES], both[SHARE_BYTES:]) for client, both in held},
+                requests,
+                {Stage(name): answer for name, answer in groups["answer"].items()},
+            )
+        except (KeyError, ValueError) as reason:
+            raise Refused("state", "the state of a site in a secure sum", str(reason)) from None
 
 
 def advertise(

@@ -114,18 +114,21 @@ class ServerState:
     def from_bytes(cls, blob: bytes) -> ServerState:
         """The state that ``to_bytes`` wrote. A damaged one is refused."""
         header, groups = unpack_groups("secure server", blob)
-        attempt, roster = Attempt.read(header.section("attempt")), header.get("roster")
-        total = np.frombuffer(groups.pop("total")[""], "<u4").astype(np.uint32)
-        answers = {
-            Stage(stage): {
-                client: Answer.read(part, attempt, Stage(stage), client, roster)
-                for client, part in found.items()
+        try:
+            attempt, roster = Attempt.read(header.section("attempt")), header.get("roster")
+            total = np.frombuffer(groups.pop("total")[""], "<u4").astype(np.uint32)
+            answers = {
+                Stage(stage): {
+                    client: Answer.read(part, attempt, Stage(stage), client, roster)
+                    for client, part in found.items()
+                }
+                for stage, found in groups.items()
             }
-            for stage, found in groups.items()
-        }
-        digests = {Stage(stage): found for stage, found in header.get("digests").items()}
-        stage = header.get("stage")
-        return cls(attempt, roster, stage and Stage(stage), digests, answers, total)
+            digests = {Stage(stage): dict(found) for stage, found in header.get("digests").items()}
+            stage = header.get("stage")
+            return cls(attempt, roster, stage and Stage(stage), digests, answers, total)
+        except (KeyError, TypeError, ValueError, AttributeError) as reason:
+            raise Refused("state", "the state of a server in a secure sum", str(reason)) from None
 
 
 def start(attempt: Attempt, roster: Mapping[str, str]) -> ServerState:

@@ -6,6 +6,7 @@ A signed record says what was removed. It outlives backups that still hold the u
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import time
 from dataclasses import asdict, dataclass
@@ -100,8 +101,9 @@ def sign_revision(
 def write_record(folder: Path, client: str, content: str) -> Path:
     """Write a record to the folder of the server; returns its path."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    which = hashlib.sha256(content.encode()).hexdigest()[:8]  # one message may cause several
     (folder / RECORDS).mkdir(exist_ok=True, mode=0o700)
-    path = folder / RECORDS / f"{when}-{client}.json"
+    path = folder / RECORDS / f"{when}-{client}-{which}.json"
     write_atomically(path, content.encode())
     return path
 
