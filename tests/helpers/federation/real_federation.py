@@ -80,8 +80,9 @@ class Federation:
     def start_site(self, name):
         """One more site, whether its node may connect or not."""
         place = self.site(name).folder
-        start_service("client", place)
+        process = start_service("client", place)
         wait_for(lambda: lock_holder(place / "log"), "the site to start")
+        process.returncode = 0  # it runs on; stopping the federation ends it
 
     def task(self, name, **options):
         return run_task(self.server, name, say=self.said.append, **options)
