@@ -100,7 +100,7 @@ def nodes(place):
 
 
 def test_roster_and_nodes_agree_through_adding_and_removing(join, server):
-    enrolments = [join(name) for name in ("site-1", "site-2", ".dot", "a.pub")]
+    enrolments = [join(name) for name in ("site-1", "site-2", "a.dot", "a.pub")]
     for enrolment in (*enrolments, enrolments[0]):
         add_site(server, enrolment)
     assert Roster.load(server.roster).clients == {c.client: c.key for c in enrolments}
