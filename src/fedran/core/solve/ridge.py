@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
+from threadpoolctl import ThreadpoolController
 
 from fedran.core._linalg.arrays import (
     Array,
@@ -224,9 +225,11 @@ def to_band(
     """
     r, A, Y = len(G), symmetric(G).T, np.array(B, dtype=np.float64)
     (factorise,) = lapack.get_lapack_funcs(("geqrf",), (A,))
+    threads = ThreadpoolController()
     for start in range(0, r - width - 1, width):
         below, own = slice(start + width, r), slice(start, start + width)
-        packed, tau, _, _ = factorise(A[below, own])
+        with threads.limit(limits=1):  # threads would wait for each other at every column
+            packed, tau, _, _ = factorise(A[below, own])
         A[below, own] = np.triu(packed)
         V = np.tril(packed[:, : len(tau)], -1) + np.eye(len(packed), len(tau), dtype=A.dtype)
         V = V[:, tau != 0]  # I - V T'V' does to the rows what all reflections do
