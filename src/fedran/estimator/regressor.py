@@ -43,7 +43,7 @@ class FedRANRegressor(RegressorMixin, AdditiveModel):  # type: ignore[misc]
         """The targets of each row, (n,) or (n, T)."""
         head = self.head_
         blocks = self._mapped(X, exact=True)
-        found = np.concatenate([head.scores(H.astype(np.float64)) for _, H in blocks])
+        found = np.concatenate([head.scores(H.astype(np.float64, copy=False)) for _, H in blocks])
         found += self._means()
         return found[:, 0] if self._vector else found
 
